@@ -1,0 +1,47 @@
+from smcoll.barrier cimport Team
+from smcoll.kernels cimport reduction_kernel
+from smcoll.trees cimport TreeView
+
+# Numbers of the algorithms of a collective: positions in ALGORITHMS[collective].
+cdef enum:
+    BARRIER_ALL_READ = 0
+    BARRIER_TREE = 1
+    BARRIER_DISSEMINATION = 2
+    BCAST_FAN_OUT = 0
+    REDUCE_FAN_IN = 0
+    REDUCE_SCATTER_GATHER = 1
+    ALLREDUCE_ALL_READ = 0
+    ALLREDUCE_FAN_IN_FAN_OUT = 1
+    ALLREDUCE_RECURSIVE_DOUBLING = 2
+    ALLREDUCE_RECURSIVE_HALVING = 3
+    ALLREDUCE_TILED = 4
+
+
+# How one call is to be done.
+cdef struct Plan:
+    int algorithm
+    const TreeView *fan_in
+    const TreeView *fan_out
+    size_t section_bytes       # bytes of the vector that go through one segment
+    bint pipelined
+
+
+# The operands of one call. `elements` is 0 and `kernel` NULL where nothing is reduced.
+cdef struct Operands:
+    const char *send
+    char *recv
+    size_t nbytes
+    size_t elements
+    size_t element_size
+    reduction_kernel kernel
+    int root
+    const void **sources       # scratch for as many pointers as there are ranks
+
+
+cdef bint is_inline(const Team *team, int collective, int algorithm, size_t nbytes) noexcept nogil
+cdef bint needs_data_regions(const Team *team, int collective, int algorithm,
+                             size_t nbytes) noexcept nogil
+cdef int run_barrier(Team *team, const Plan *plan) noexcept nogil
+cdef int run_bcast(Team *team, const Plan *plan, const Operands *operands) noexcept nogil
+cdef int run_reduce(Team *team, const Plan *plan, const Operands *operands) noexcept nogil
+cdef int run_allreduce(Team *team, const Plan *plan, const Operands *operands) noexcept nogil

@@ -1,0 +1,14 @@
+from libc.stdint cimport int64_t, uint64_t
+
+
+cdef extern from "atomics.h" nogil:
+    uint64_t load_acquire(const uint64_t *word) noexcept
+    void store_release(uint64_t *word, uint64_t value) noexcept
+    uint64_t load_relaxed(const uint64_t *word) noexcept
+    void store_relaxed(uint64_t *word, uint64_t value) noexcept
+    void fence_acquire() noexcept
+    void fence_release() noexcept
+    int try_lock(int *word) noexcept
+    void unlock(int *word) noexcept
+    void cpu_pause() noexcept
+    int64_t monotonic_ns() noexcept

@@ -1,0 +1,174 @@
+from cpython.pystate cimport PyThreadState
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from smcoll.atomics cimport load_acquire, store_release
+from smcoll.segment cimport (
+    MAX_BANKS, Layout, Line, bank_field,
+)
+
+from smcoll.trees cimport TreeView
+
+# What a wait or a step of an algorithm returns.
+cdef enum:
+    DONE = 0
+    AGAIN = 1                  # would block; Team.awaited_* say on what
+    FAILED_EXCEPTION = -1      # a Python exception is kept in the team's attendant
+    FAILED_MISMATCH = -2       # Team.awaited_rank is in another call
+    FAILED_POISONED = -3       # a rank gave up; Team.awaited_rank says which
+    FAILED_TIMEOUT = -4        # Team.awaited_rank did not come
+    FAILED_PEER_DEAD = -5      # Team.awaited_rank died
+
+# Why a rank gave up (Status.poison).
+cdef enum:
+    POISON_EXCEPTION = 1
+    POISON_MISMATCH = 2
+    POISON_PEER_DEAD = 3
+    POISON_TIMEOUT = 4
+
+# Collectives, as they stand in signatures.
+cdef enum:
+    COLLECTIVE_BARRIER = 1
+    COLLECTIVE_BCAST = 2
+    COLLECTIVE_REDUCE = 3
+    COLLECTIVE_ALLREDUCE = 4
+    COLLECTIVE_RESERVE = 5     # reserving the data regions, in agreement
+
+# Reusable slots in banks. `pass_` counts full rounds over all banks, so that bank b's barrier of
+# round n is complete when every rank's field is >= n + 1.
+cdef struct BankCursor:
+    int kind                   # which barrier fields: 0 data banks, 1 rooted inline banks
+    int bank, slot
+    uint64_t pass_
+
+# The state of one rank in one communicator. Private to the rank; what is shared is in the mapping.
+cdef struct Team:
+    char *base
+    Layout layout
+    int rank, size
+    # How to wait (agreed once per communicator).
+    int spin
+    bint oversubscribed
+    # Counters: functions of the sequence of calls only, hence the same on every rank.
+    uint64_t call              # number of the current or last call
+    uint64_t tick              # segment flags are tick + step; a call moves it past all its steps
+    uint64_t exchanges         # synchronising exchanges so far
+    uint64_t rooted            # rooted inline slots used so far
+    BankCursor segments
+    BankCursor inline_slots
+    uint64_t proven[2][MAX_BANKS]   # [kind][bank]: the pass before which all ranks were seen through
+    # The current call.
+    uint64_t signature, nbytes
+    int busy
+    # Whom we wait for.
+    const uint64_t *awaited
+    uint64_t awaited_value
+    int awaited_rank
+    # Who attends to everything else while we wait.
+    void *attendant            # borrowed: barrier.Attendant
+    PyThreadState *thread_state   # set while this call has released the GIL
+    bint holds_gil
+    int64_t attended           # when the attendant was last called (monotonic ns)
+    int64_t attend_every
+    uint32_t calls_since_attended
+
+
+cdef class Attendant:
+    cdef public object poke        # callable: one step of MPI's progress
+    cdef public object watch       # callable(rank, seconds) -> 0 or a FAILED_ code
+    cdef object failure            # the exception that ended a wait
+    cdef int64_t idle_cost         # shortest poke seen, ns: a longer one found MPI at work
+    cdef int64_t last_busy
+    cdef int64_t last_watch
+    cdef int64_t wait_started
+
+
+cdef inline uint64_t pack_signature(int collective, int op, int element_type, int algorithm,
+                                    int fan_in, int fan_out, int root) noexcept nogil:
+    return (<uint64_t> (collective & 31) << 59 | <uint64_t> (op & 31) << 54
+            | <uint64_t> (element_type & 63) << 48 | <uint64_t> (algorithm & 255) << 40
+            | <uint64_t> (fan_in & 255) << 32 | <uint64_t> (fan_out & 255) << 24
+            | <uint64_t> (root & 0xffffff))
+
+
+cdef int init_team(Team *team, uint64_t start) noexcept nogil
+cdef void begin_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil
+cdef void begin_mpi_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil
+cdef int wait_flag(Team *team, const uint64_t *flag, uint64_t value, int rank) noexcept nogil
+cdef int wait_awaited(Team *team) noexcept nogil
+cdef int attend(Team *team, int64_t waited) noexcept with gil
+cdef int attend_between_calls(Team *team) noexcept nogil
+cdef int acquire_slot(Team *team, const BankCursor *cursor) noexcept nogil
+cdef int acquire_slot_waiting(Team *team, const BankCursor *cursor) noexcept nogil
+cdef int barrier_all_read(Team *team) noexcept nogil
+cdef int barrier_tree(Team *team, const TreeView *fan_in, const TreeView *fan_out) noexcept nogil
+cdef int barrier_dissemination(Team *team) noexcept nogil
+
+
+# The i-th rank after ours: so that not all ranks read the same line first.
+cdef inline int next_rank(const Team *team, int i) noexcept nogil:
+    return team.rank + i if team.rank + i < team.size else team.rank + i - team.size
+
+
+# Has `flag` reached `value`? Signed difference: right across a wrap of the counter.
+cdef inline bint reached(const uint64_t *flag, uint64_t value) noexcept nogil:
+    return <int64_t> (load_acquire(flag) - value) >= 0
+
+
+# After its flag was acquired: is the line's owner in the same call as we are?
+cdef inline bint same_call(const Team *team, const Line *line) noexcept nogil:
+    return (line.call == team.call and line.signature == team.signature
+            and line.nbytes == team.nbytes)
+
+
+# Non-blocking: DONE when the owner of `line` has reached `value` in our call, AGAIN if not yet.
+cdef inline int arrived(Team *team, const Line *line, uint64_t value, int rank) noexcept nogil:
+    if not reached(&line.flag, value):
+        team.awaited = &line.flag
+        team.awaited_value = value
+        team.awaited_rank = rank
+        return AGAIN
+    if not same_call(team, line):
+        team.awaited_rank = rank
+        return FAILED_MISMATCH
+    return DONE
+
+
+# Blocking form, for straight code.
+cdef inline int wait_line(Team *team, const Line *line, uint64_t value, int rank) noexcept nogil:
+    cdef int status
+    if not reached(&line.flag, value):
+        status = wait_flag(team, &line.flag, value, rank)
+        if status != DONE:
+            return status
+    if not same_call(team, line):
+        team.awaited_rank = rank
+        return FAILED_MISMATCH
+    return DONE
+
+
+# Say in our own line: which call this is, then, with release, that `value` is reached. What the
+# line held before has no reader left (rule 11: the callers prove it).
+cdef inline void publish(const Team *team, Line *line, uint64_t value) noexcept nogil:
+    line.call = team.call
+    line.signature = team.signature
+    line.nbytes = team.nbytes
+    store_release(&line.flag, value)
+
+
+# The next slot of a ring; the same on every rank.
+cdef inline void advance_cursor(const Layout *layout, BankCursor *cursor) noexcept nogil:
+    cursor.slot += 1
+    if cursor.slot == layout.segments:
+        cursor.slot = 0
+        cursor.bank += 1
+        if cursor.bank == layout.banks:
+            cursor.bank = 0
+            cursor.pass_ += 1
+
+
+# This rank is through with the slot under `cursor` (has read all that it will read there). Behind
+# a bank's last slot this starts the bank's nonblocking barrier (GS section 3).
+cdef inline void release_slot(Team *team, const BankCursor *cursor) noexcept nogil:
+    if cursor.slot == team.layout.segments - 1:
+        store_release(bank_field(&team.layout, team.base, team.rank, cursor.kind, cursor.bank),
+                      cursor.pass_ + 1)

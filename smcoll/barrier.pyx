@@ -1,0 +1,335 @@
+"""Flags, the one function that waits, the full barrier and the nonblocking barrier per bank.
+
+Shared words and their pairing (all in the writer's own range, each with one writer):
+
+========================  ==================================  =================================
+word                      stored by                           loaded by
+========================  ==================================  =================================
+``Line.flag``             owner, release, after all that it   readers, acquire, before anything
+                          says (data, call, signature)        that it says
+bank field                owner, release, after its last      a rank that writes into the bank
+                          read in the bank                    again, acquire, before it writes
+``Published.call``        owner, release, after the entry     waiters in trouble, acquire, then
+                                                              the entry, then once more
+``Status.poison``         owner, release, after the reason    waiters in trouble, acquire
+========================  ==================================  =================================
+"""
+
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.pystate cimport PyThreadState
+from libc.stdint cimport int64_t, uint64_t
+from posix.time cimport nanosleep, timespec
+
+from smcoll.atomics cimport (
+    cpu_pause, fence_release, load_acquire, monotonic_ns, store_relaxed, store_release,
+)
+from smcoll.segment cimport (
+    MAX_BANKS, Layout, Line, Published, bank_field, exchange_line, published, rank_range, rooted_line,
+    segment_line, status_of,
+)
+
+
+cdef extern from "Python.h":
+    PyThreadState *PyEval_SaveThread() noexcept nogil
+
+
+cdef extern from "sched.h" nogil:
+    int sched_yield() noexcept
+
+
+cdef enum:
+    POLLS_BEFORE_YIELD = 1000      # about 30 us: longer than any exchange between running ranks
+    CALLS_BETWEEN_POKES = 64
+
+# Times in ns. A poke takes 0.3 us when MPI is idle; every 50 us it costs under 1 %, and a poke that
+# found MPI at work is followed by the next at once.
+cdef int64_t ATTEND_EVERY = 50_000
+cdef int64_t ATTEND_EVERY_AT_MOST = 1_000_000
+cdef int64_t WATCH_EVERY = 1_000_000
+cdef int64_t SLEEP_AFTER = 1_000_000
+cdef int64_t SLEEP_AT_MOST = 1_000_000
+cdef int64_t STAYS_BUSY = 2_000_000
+
+
+cdef class Attendant:
+    """What a long wait does besides waiting: MPI's progress, signals, and the watch over peers.
+
+    ``poke()`` drives MPI; ``watch(rank, seconds)`` is called about every millisecond of a wait and
+    answers 0 or one of the FAILED codes. Both are set by the layer that knows MPI.
+    """
+
+    def __cinit__(self):
+        self.idle_cost = 1_000_000
+
+    def take_failure(self):
+        """The exception that ended the wait; forgotten here."""
+        failure, self.failure = self.failure, None
+        return failure
+
+
+cdef int attend(Team *team, int64_t waited) noexcept with gil:
+    """Drive MPI, let Python handle signals, watch the awaited rank. DONE or a FAILED code."""
+    cdef Attendant attendant = <Attendant> team.attendant
+    cdef int64_t before = monotonic_ns(), now
+    cdef int status = DONE
+    try:
+        PyErr_CheckSignals()
+        if attendant.poke is not None:
+            attendant.poke()
+        now = monotonic_ns()
+        if now - before < attendant.idle_cost:
+            attendant.idle_cost = now - before
+        if now - before > 3 * attendant.idle_cost + 300:
+            attendant.last_busy = now
+        # Dense while MPI is at work, and rarer the longer it has been idle.
+        if now - attendant.last_busy < STAYS_BUSY:
+            team.attend_every = 0
+        else:
+            team.attend_every = ATTEND_EVERY
+            if waited > 20 * ATTEND_EVERY_AT_MOST:
+                team.attend_every = ATTEND_EVERY_AT_MOST
+        if attendant.watch is not None and waited > WATCH_EVERY:
+            if now - attendant.last_watch > WATCH_EVERY:
+                attendant.last_watch = now
+                status = attendant.watch(team.awaited_rank, waited * 1e-9)
+        team.attended = now
+    except BaseException as error:
+        attendant.failure = error
+        status = FAILED_EXCEPTION
+    team.calls_since_attended = 0
+    return status
+
+
+cdef int attend_between_calls(Team *team) noexcept nogil:
+    """Short calls never wait long: without this, a loop of them would starve MPI's progress."""
+    team.calls_since_attended += 1
+    if team.calls_since_attended < CALLS_BETWEEN_POKES:
+        return DONE
+    return attend(team, 0)
+
+
+cdef int wait_flag(Team *team, const uint64_t *flag, uint64_t value, int rank) noexcept nogil:
+    """The one wait: until ``flag``, written by ``rank``, has reached ``value``.
+
+    Spins for a bounded number of polls (none where ranks outnumber CPUs: the awaited rank may need
+    this one), then yields, after a millisecond sleeps in growing steps; attends to the rest of the
+    world all along. DONE or a FAILED code. Gives the GIL up before it yields; the call's end takes
+    it back.
+    """
+    cdef int polls
+    for polls in range(team.spin):
+        cpu_pause()
+        if reached(flag, value):
+            return DONE
+    team.awaited = flag
+    team.awaited_value = value
+    team.awaited_rank = rank
+    return wait_long(team)
+
+
+cdef int wait_long(Team *team) noexcept nogil:
+    cdef const uint64_t *flag = team.awaited
+    cdef uint64_t value = team.awaited_value
+    cdef int64_t started = monotonic_ns(), now, pause
+    cdef timespec sleep_time
+    cdef int status
+    if team.holds_gil and team.thread_state == NULL:
+        team.thread_state = PyEval_SaveThread()
+    while True:
+        sched_yield()
+        if reached(flag, value):
+            return DONE
+        now = monotonic_ns()
+        if now - team.attended >= team.attend_every:
+            status = attend(team, now - started)
+            if status != DONE:
+                # What came meanwhile counts: a rank may have posted and then died or gone on.
+                if status != FAILED_EXCEPTION and reached(flag, value):
+                    return DONE
+                return status
+        if now - started > SLEEP_AFTER and team.attend_every > 0:
+            pause = min((now - started) // 16, SLEEP_AT_MOST)
+            sleep_time.tv_sec = 0
+            sleep_time.tv_nsec = pause
+            nanosleep(&sleep_time, NULL)
+
+
+cdef int wait_awaited(Team *team) noexcept nogil:
+    """Wait for what the last AGAIN was about."""
+    return wait_flag(team, team.awaited, team.awaited_value, team.awaited_rank)
+
+
+cdef int init_team(Team *team, uint64_t start) noexcept nogil:
+    """Start all counters at ``start`` and our own shared words with them.
+
+    Before any peer may read them: the caller's agreement comes after this.
+    """
+    cdef int i, bank, segment, kind
+    cdef Published *entry
+    cdef Layout *layout = &team.layout
+    team.call = start
+    team.tick = start
+    team.exchanges = start
+    team.rooted = start
+    team.segments.kind = 0
+    team.inline_slots.kind = 1
+    team.segments.bank = team.segments.slot = 0
+    team.inline_slots.bank = team.inline_slots.slot = 0
+    team.segments.pass_ = team.inline_slots.pass_ = start
+    for bank in range(MAX_BANKS):
+        team.proven[0][bank] = team.proven[1][bank] = start - 1
+    team.spin = 0 if team.oversubscribed else POLLS_BEFORE_YIELD
+    team.attend_every = ATTEND_EVERY
+    team.attended = monotonic_ns()
+    for bank in range(layout.banks):
+        for kind in range(2):
+            store_release(bank_field(layout, team.base, team.rank, kind, bank), start)
+        for segment in range(layout.segments):
+            store_release(&segment_line(layout, team.base, team.rank, bank, segment).flag, start)
+            store_release(&rooted_line(layout, team.base, team.rank, bank, segment).flag, start)
+    for i in range(2):
+        store_release(&exchange_line(layout, team.base, team.rank, i).flag, start)
+    for i in range(layout.ring_entries):
+        entry = (<Published *> (rank_range(layout, team.base, team.rank) + layout.ring)) + i
+        store_release(&entry.call, start)
+    store_release(&status_of(layout, team.base, team.rank).current_call, start)
+    return DONE
+
+
+cdef inline void publish_call(Team *team, uint64_t path) noexcept nogil:
+    cdef Published *entry = published(&team.layout, team.base, team.rank, team.call)
+    # A reader takes an entry whose number is its own before and after: with the number changed
+    # first and last, it can't take half of one call for another.
+    store_relaxed(&entry.call, team.call - 1)
+    fence_release()
+    entry.signature = team.signature
+    entry.nbytes = team.nbytes
+    entry.path = path
+    store_release(&entry.call, team.call)
+    store_release(&status_of(&team.layout, team.base, team.rank).current_call, team.call)
+
+
+cdef void begin_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil:
+    """The next call: its number, and what it is, published for whoever waits for us."""
+    team.call += 1
+    team.signature = signature
+    team.nbytes = nbytes
+    publish_call(team, 0)
+
+
+cdef void begin_mpi_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil:
+    """The same for a call that MPI carries out."""
+    team.call += 1
+    team.signature = signature
+    team.nbytes = nbytes
+    publish_call(team, 1)
+
+
+cdef int acquire_slot(Team *team, const BankCursor *cursor) noexcept nogil:
+    """Before writing into the slot under ``cursor``: complete the bank's nonblocking barrier.
+
+    Once a rank has seen everybody through a bank's last round, it uses the bank's slots in order
+    without further checks (GS section 3). DONE, or AGAIN with the rank that is still in that round.
+    Only writers need the proof: a rank that merely reads from the bank never waits here.
+    """
+    cdef Layout *layout = &team.layout
+    cdef const uint64_t *field
+    cdef int i, rank
+    if team.proven[cursor.kind][cursor.bank] == cursor.pass_:
+        return DONE
+    for i in range(1, team.size):
+        rank = next_rank(team, i)
+        field = bank_field(layout, team.base, rank, cursor.kind, cursor.bank)
+        if not reached(field, cursor.pass_):
+            team.awaited = field
+            team.awaited_value = cursor.pass_
+            team.awaited_rank = rank
+            return AGAIN
+    team.proven[cursor.kind][cursor.bank] = cursor.pass_
+    return DONE
+
+
+cdef int acquire_slot_waiting(Team *team, const BankCursor *cursor) noexcept nogil:
+    """The blocking form of acquire_slot, for straight code."""
+    cdef int status = acquire_slot(team, cursor)
+    while status == AGAIN:
+        status = wait_awaited(team)
+        if status == DONE:
+            status = acquire_slot(team, cursor)
+    return status
+
+
+cdef int barrier_all_read(Team *team) noexcept nogil:
+    """Every rank raises its own flag and reads all others: one dependent step (DESIGN section 6).
+
+    The two exchange slots alternate by the count of such exchanges: a rank that writes slot e + 2
+    has seen every rank in e + 1, so every rank has finished reading e.
+    """
+    cdef Layout *layout = &team.layout
+    cdef int parity, i, rank, status
+    team.exchanges += 1
+    parity = <int> (team.exchanges & 1)
+    publish(team, exchange_line(layout, team.base, team.rank, parity), team.exchanges)
+    for i in range(1, team.size):
+        rank = next_rank(team, i)
+        status = wait_line(team, exchange_line(layout, team.base, rank, parity), team.exchanges,
+                           rank)
+        if status != DONE:
+            return status
+    return DONE
+
+
+cdef int barrier_tree(Team *team, const TreeView *fan_in, const TreeView *fan_out) noexcept nogil:
+    """Fan-in to rank 0, fan-out from it (GS 3.1 without data), on the flags of one segment."""
+    cdef BankCursor slot = team.segments
+    cdef Line *own = segment_line(&team.layout, team.base, team.rank, slot.bank, slot.slot)
+    cdef uint64_t arrived_value = team.tick + 1, released_value = team.tick + 2
+    cdef int status, child, parent
+    team.tick += 2
+    advance_cursor(&team.layout, &team.segments)
+    status = acquire_slot_waiting(team, &slot)
+    if status != DONE:
+        return status
+    for child in range(fan_in.first_child[team.rank],
+                       fan_in.first_child[team.rank] + fan_in.children[team.rank]):
+        status = wait_line(team, segment_line(&team.layout, team.base, child, slot.bank, slot.slot),
+                           arrived_value, child)
+        if status != DONE:
+            return status
+    if team.rank != 0:
+        publish(team, own, arrived_value)
+        parent = fan_out.parent[team.rank]
+        status = wait_line(team, segment_line(&team.layout, team.base, parent, slot.bank,
+                                              slot.slot), released_value, parent)
+        if status != DONE:
+            return status
+    publish(team, own, released_value)
+    release_slot(team, &slot)
+    return DONE
+
+
+cdef int barrier_dissemination(Team *team) noexcept nogil:
+    """In step s a rank signals rank + 2^s and waits for rank - 2^s, ceil(log2 ranks) steps."""
+    cdef BankCursor slot = team.segments
+    cdef Line *own = segment_line(&team.layout, team.base, team.rank, slot.bank, slot.slot)
+    cdef uint64_t base = team.tick
+    cdef int status, distance = 1, step = 1, source
+    team.tick += 64
+    advance_cursor(&team.layout, &team.segments)
+    status = acquire_slot_waiting(team, &slot)
+    if status != DONE:
+        return status
+    while distance < team.size:
+        # One flag serves all steps: whoever waits for step s also takes a later one for it.
+        publish(team, own, base + step)
+        source = team.rank - distance
+        if source < 0:
+            source += team.size
+        status = wait_line(team, segment_line(&team.layout, team.base, source, slot.bank,
+                                              slot.slot), base + step, source)
+        if status != DONE:
+            return status
+        distance *= 2
+        step += 1
+    release_slot(team, &slot)
+    return DONE

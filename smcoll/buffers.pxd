@@ -1,0 +1,21 @@
+# What a buffer argument comes to. `element_type` is a code of smcoll.kernels, or -1.
+cdef struct Message:
+    char *address
+    size_t count               # elements of the datatype
+    size_t nbytes              # bytes of the type signature: count * size of the datatype
+    int element_type
+    int numpy_type             # numpy's number of the element type; -1 where not a plain array
+
+
+cdef class Specification:
+    # A buffer argument in full: what Message can't hold, and what keeps the memory alive.
+    cdef Message message
+    cdef readonly object datatype
+    cdef readonly object count
+    cdef readonly bint contiguous   # the datatype has no holes: its bytes are the message
+    cdef object owner
+    cdef char *base
+
+
+cdef bint plain_array(object spec, bint writable, Message *message) noexcept
+cdef Specification parse(object spec, bint writable)

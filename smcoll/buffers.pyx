@@ -1,0 +1,294 @@
+"""Buffer arguments as mpi4py takes them: one place that parses them all.
+
+``buf``, ``(buf, count)``, ``(buf, (count, displ))``, ``(buf, type)``, ``(buf, count, type)``,
+``(buf, (count, displ), type)``, ``(buf, count, displ, type)``, tuples or lists; ``type`` is a
+Datatype or a type code. Wrong ones raise what mpi4py 4.1 raises for them.
+"""
+
+from operator import index
+
+import numpy
+
+cimport numpy as cnp
+from cpython.buffer cimport (
+    PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release, PyObject_CheckBuffer,
+    PyObject_GetBuffer,
+)
+
+from smcoll.kernels cimport (
+    TYPE_BOOL, TYPE_COMPLEX_DOUBLE, TYPE_COMPLEX_FLOAT, TYPE_DOUBLE, TYPE_FLOAT, TYPE_INT8,
+    TYPE_INT16, TYPE_INT32, TYPE_INT64, TYPE_LONG_DOUBLE, TYPE_UINT8, TYPE_UINT16, TYPE_UINT32,
+    TYPE_UINT64,
+)
+
+from mpi4py import MPI
+
+cnp.import_array()
+
+cdef int _code_of_numpy_type[64]
+
+
+cdef int _signed(size_t size):
+    return {1: TYPE_INT8, 2: TYPE_INT16, 4: TYPE_INT32, 8: TYPE_INT64}[size]
+
+
+cdef int _unsigned(size_t size):
+    return {1: TYPE_UINT8, 2: TYPE_UINT16, 4: TYPE_UINT32, 8: TYPE_UINT64}[size]
+
+
+def _fill_numpy_types():
+    cdef int i
+    for i in range(64):
+        _code_of_numpy_type[i] = -1
+    for kind, code in (("?", TYPE_BOOL), ("f", TYPE_FLOAT), ("d", TYPE_DOUBLE),
+                       ("g", TYPE_LONG_DOUBLE), ("F", TYPE_COMPLEX_FLOAT),
+                       ("D", TYPE_COMPLEX_DOUBLE)):
+        _code_of_numpy_type[numpy.dtype(kind).num] = code
+    for kind in "bhilq":
+        _code_of_numpy_type[numpy.dtype(kind).num] = _signed(numpy.dtype(kind).itemsize)
+    for kind in "BHILQ":
+        _code_of_numpy_type[numpy.dtype(kind).num] = _unsigned(numpy.dtype(kind).itemsize)
+
+
+_fill_numpy_types()
+
+
+def _mpi_types():
+    """Handle of a predefined datatype -> code: kind and size decide, LONG and INT64_T are one."""
+    codes = {}
+    signed = ("SIGNED_CHAR SHORT INT LONG LONG_LONG INT8_T INT16_T INT32_T INT64_T AINT COUNT "
+              "OFFSET INTEGER INTEGER1 INTEGER2 INTEGER4 INTEGER8")
+    unsigned = ("UNSIGNED_CHAR UNSIGNED_SHORT UNSIGNED UNSIGNED_LONG UNSIGNED_LONG_LONG UINT8_T "
+                "UINT16_T UINT32_T UINT64_T BYTE")
+    floating = ("FLOAT DOUBLE LONG_DOUBLE REAL DOUBLE_PRECISION REAL4 REAL8")
+    complexes = ("C_FLOAT_COMPLEX C_DOUBLE_COMPLEX CXX_FLOAT_COMPLEX CXX_DOUBLE_COMPLEX COMPLEX "
+                 "DOUBLE_COMPLEX COMPLEX8 COMPLEX16")
+    logical = "C_BOOL CXX_BOOL"
+    long_double = numpy.dtype("g").itemsize
+    for names, by_size in (
+        (signed, {1: TYPE_INT8, 2: TYPE_INT16, 4: TYPE_INT32, 8: TYPE_INT64}),
+        (unsigned, {1: TYPE_UINT8, 2: TYPE_UINT16, 4: TYPE_UINT32, 8: TYPE_UINT64}),
+        (floating, {4: TYPE_FLOAT, 8: TYPE_DOUBLE, long_double: TYPE_LONG_DOUBLE}),
+        (complexes, {8: TYPE_COMPLEX_FLOAT, 16: TYPE_COMPLEX_DOUBLE}),
+        (logical, {1: TYPE_BOOL}),
+    ):
+        for name in names.split():
+            datatype = getattr(MPI, name, MPI.DATATYPE_NULL)
+            if datatype != MPI.DATATYPE_NULL and datatype.Get_size() in by_size:
+                codes[datatype.handle] = by_size[datatype.Get_size()]
+    return codes
+
+
+_CODE_OF_MPI_TYPE = _mpi_types()
+
+
+cdef bint plain_array(object spec, bint writable, Message *message) noexcept:
+    """The common case without a buffer request: a contiguous native numpy array of a plain type."""
+    cdef cnp.ndarray array
+    cdef int code, number
+    if not cnp.PyArray_CheckExact(spec):
+        return False
+    array = <cnp.ndarray> spec
+    number = cnp.PyArray_TYPE(array)
+    if number >= 64:
+        return False
+    code = _code_of_numpy_type[number]
+    if (code < 0 or not cnp.PyArray_ISNOTSWAPPED(array)
+            or not cnp.PyArray_CHKFLAGS(array, cnp.NPY_ARRAY_C_CONTIGUOUS)
+            and not cnp.PyArray_CHKFLAGS(array, cnp.NPY_ARRAY_F_CONTIGUOUS)
+            or writable and not cnp.PyArray_CHKFLAGS(array, cnp.NPY_ARRAY_WRITEABLE)):
+        return False
+    message.address = <char *> cnp.PyArray_DATA(array)
+    message.count = <size_t> cnp.PyArray_SIZE(array)
+    message.nbytes = <size_t> cnp.PyArray_NBYTES(array)
+    message.element_type = code
+    message.numpy_type = number
+    return True
+
+
+cdef class _Memory:
+    """A buffer request, held as long as its memory is used."""
+
+    cdef Py_buffer view
+    cdef bint held
+    cdef object array              # instead: a numpy view of a DLPack object
+
+    def __cinit__(self, source, bint writable, bint with_format):
+        cdef int flags = PyBUF_ANY_CONTIGUOUS
+        if writable:
+            flags |= PyBUF_WRITABLE
+        if with_format:
+            flags |= PyBUF_FORMAT
+        if not PyObject_CheckBuffer(source):
+            source = self.array = _cpu_array(source)
+            flags &= ~PyBUF_WRITABLE
+        PyObject_GetBuffer(source, &self.view, flags)
+        self.held = True
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+
+def _cpu_array(source):
+    """A numpy view of a DLPack object in CPU memory; BufferError for what lies on a device."""
+    if hasattr(source, "__dlpack__"):
+        device = getattr(source, "__dlpack_device__", lambda: (1, 0))()
+        if device[0] == 1:
+            return numpy.from_dlpack(source)
+    raise BufferError("the buffer is not in CPU memory; smcoll moves data that the CPU can reach")
+
+
+cdef object _datatype(object kind):
+    if isinstance(kind, MPI.Datatype):
+        return kind
+    try:
+        return MPI._typedict[kind]
+    except KeyError:
+        raise KeyError(f"cannot map {kind!r} to MPI datatype") from None
+
+
+cdef object _datatype_of_format(bytes text):
+    if text == b"B":
+        return MPI.BYTE
+    if text[:1] in b"@<":
+        if text[:1]:
+            text = text[1:]
+    elif text[:1] == b">":
+        raise BufferError(f"format string {text.decode()!r} with non-native byte order")
+    return _datatype(text.decode())
+
+
+cdef _is_type(kind):
+    return isinstance(kind, (MPI.Datatype, str))
+
+
+cdef Specification parse(object spec, bint writable):
+    """Any buffer argument. Raises as mpi4py does: TypeError, ValueError, KeyError, BufferError."""
+    cdef Specification result = Specification.__new__(Specification)
+    cdef object buffer, count = None, displacement = None, kind = None
+    cdef _Memory memory = None
+    cdef Py_ssize_t length = 0, extent = 0, offset = 0
+    if PyObject_CheckBuffer(spec):
+        buffer = spec
+    elif isinstance(spec, (list, tuple)):
+        if len(spec) == 2:
+            buffer, count = spec
+            if _is_type(count):
+                count, kind = None, count
+            elif isinstance(count, (list, tuple)):
+                count, displacement = count
+        elif len(spec) == 3:
+            buffer, count, kind = spec
+            if isinstance(count, (list, tuple)):
+                count, displacement = count
+        elif len(spec) == 4:
+            buffer, count, displacement, kind = spec
+        else:
+            raise ValueError("message: expecting 2 to 4 items")
+    elif hasattr(spec, "__dlpack__") or hasattr(spec, "__cuda_array_interface__"):
+        buffer = spec
+    else:
+        raise TypeError("message: expecting buffer or list/tuple")
+
+    result.base = NULL
+    result.message.numpy_type = -1
+    if buffer is None or buffer is MPI.BOTTOM:
+        result.datatype = _datatype(kind)
+    else:
+        memory = _Memory(buffer, writable, kind is None)
+        result.owner = memory
+        result.base = <char *> memory.view.buf
+        length = memory.view.len
+        result.datatype = (_datatype(kind) if kind is not None
+                           else _datatype_of_format(memory.view.format))
+    datatype = result.datatype
+
+    if displacement is not None:
+        displacement = index(displacement)
+        if displacement < 0:
+            raise ValueError(f"message: negative displacement {displacement}")
+        if displacement > 0:
+            extent = _extent(datatype, "cannot handle displacement")
+            if displacement * extent > length:
+                raise ValueError(f"message: displacement {displacement} out of bounds, "
+                                 f"number of datatype entries {length // extent}")
+            offset = displacement * extent
+            length -= offset
+    if count is not None:
+        count = index(count)
+        if count < 0:
+            raise ValueError(f"message: negative count {count}")
+        if count > 0 and buffer is None:
+            raise ValueError(f"message: buffer is None but count is {count}")
+    elif length > 0:
+        extent = _extent(datatype, "cannot infer count")
+        if length % extent:
+            raise ValueError(f"message: cannot infer count, buffer length {length} is not a "
+                             f"multiple of datatype extent {extent}")
+        count = length // extent
+    else:
+        count = 0
+
+    if datatype == MPI.DATATYPE_NULL:
+        raise MPI.Exception(MPI.ERR_TYPE)
+    result.count = count
+    result.message.address = result.base + offset
+    result.message.count = count
+    result.message.nbytes = count * datatype.Get_size()
+    result.message.element_type = _CODE_OF_MPI_TYPE.get(datatype.handle, -1)
+    result.contiguous = (result.message.element_type >= 0
+                         or datatype.is_predefined
+                         and datatype.Get_extent() == (0, datatype.Get_size()))
+    return result
+
+
+cdef Py_ssize_t _extent(datatype, purpose) except? -1:
+    if datatype == MPI.DATATYPE_NULL:
+        raise ValueError(f"message: {purpose}, datatype is null")
+    lower, extent = datatype.Get_extent()
+    if extent <= 0:
+        raise ValueError(f"message: {purpose}, datatype extent {extent} "
+                         f"(lb:{lower}, ub:{lower + extent})")
+    return extent
+
+
+cdef class Specification:
+    """One parsed buffer argument."""
+
+    def pack(self, comm):
+        """The message as contiguous bytes: for datatypes with holes."""
+        packed = numpy.empty(self.message.nbytes, numpy.uint8)
+        holder = bytearray(1)
+        placed = self._placed(holder)
+        try:
+            size = placed.Pack(holder, packed, 0, comm) if self.message.nbytes else 0
+        finally:
+            placed.Free()
+        if <size_t> size != self.message.nbytes:
+            raise MPI.Exception(MPI.ERR_TYPE)
+        return packed
+
+    def unpack(self, packed, comm):
+        """Lay contiguous bytes out as the datatype says."""
+        holder = bytearray(1)
+        placed = self._placed(holder)
+        try:
+            if self.message.nbytes:
+                placed.Unpack(packed, 0, holder, comm)
+        finally:
+            placed.Free()
+
+    def _placed(self, holder):
+        # One datatype for the whole message, relative to `holder`, with an extent of one byte:
+        # Pack takes one of it from `holder`, whatever extent or lower bound the user's has, and
+        # also for MPI.BOTTOM.
+        cdef Py_ssize_t distance
+        origin = MPI.Get_address(holder)
+        distance = <Py_ssize_t> <size_t> self.message.address - <Py_ssize_t> origin
+        whole = self.datatype.Create_hvector(self.count, 1, self.datatype.Get_extent()[1])
+        shifted = whole.Create_hindexed([1], [distance])
+        placed = shifted.Create_resized(0, 1).Commit()
+        shifted.Free()
+        whole.Free()
+        return placed

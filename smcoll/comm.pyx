@@ -1,0 +1,486 @@
+"""smcoll's communicators: mpi4py's own, with collectives through shared memory.
+
+A method parses its buffers, asks the engine for the plan of so many bytes, and calls it: no Python
+frame lies between the caller and the compiled loops. What can't go that way goes to MPI, decided by
+things that are equal on all ranks only (DESIGN rule 3): no segment, an operation or element type
+without a kernel.
+"""
+
+import atexit
+import sys
+import weakref
+from dataclasses import dataclass
+
+from mpi4py import MPI
+
+from smcoll.barrier cimport (
+    COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE,
+)
+from smcoll.buffers cimport Message, Specification, parse, plain_array
+from smcoll.engine cimport CARRIED_OUT, Engine
+from smcoll.kernels cimport OPS
+
+from smcoll import kernels
+from smcoll.config import Config
+from smcoll.establish import establish
+from smcoll.select import decision_for
+
+cdef object IN_PLACE = MPI.IN_PLACE
+cdef object SUM = MPI.SUM
+
+cdef enum:
+    NO_OP = -1
+    NUMPY_TYPES = 64
+
+# Code of a predefined operation by its handle.
+cdef dict _CODE_OF_OP = {getattr(MPI, name).handle: code
+                         for name, code in kernels.OPERATIONS.items()}
+cdef int _SUM = kernels.OPERATIONS["SUM"]
+
+# [operation][numpy type]: MPI takes the pair and we have a kernel for it. Filled when first asked.
+cdef bint _known_pair[OPS][NUMPY_TYPES]
+# (operation, datatype) handles that MPI was seen to take.
+cdef set _accepted_pairs = set()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a call would do and why. ``str()`` gives one line."""
+
+    collective: str
+    nbytes: int
+    path: str
+    algorithm: str
+    parameters: dict
+    reason: str
+
+    def __str__(self):
+        details = ", ".join(f"{name}={value}" for name, value in self.parameters.items())
+        return (f"{self.collective} of {self.nbytes} bytes: {self.algorithm}"
+                f"{f' ({details})' if details else ''}, {self.path}: {self.reason}")
+
+
+cdef class State:
+    """What belongs to a communicator's handle: its settings, and its engine once it is made.
+
+    Kept as an MPI attribute, so that all Python objects with that handle share one sequence of
+    calls, and freeing the handle ends it (DESIGN rule 15).
+    """
+
+    cdef Engine engine
+    cdef readonly object config
+    cdef readonly object reason
+    cdef bint established
+    cdef dict mpi_calls
+    cdef object __weakref__
+
+    def __cinit__(self, config):
+        self.config = config
+        self.mpi_calls = {}
+
+    cdef make(self, comm):
+        self.engine, self.config, self.reason = establish(comm, self.config)
+        self.established = True
+        if self.config.verbose and comm.Get_rank() == 0:
+            print(f"smcoll: communicator of {comm.Get_size()} ranks: {self.reason}",
+                  file=sys.stderr, flush=True)
+        _live_states.add(self)
+
+    def close(self, left=True):
+        """End the engine, locally; the communicator can't be used through it any more."""
+        if self.engine is not None:
+            if self.config.verbose and not self.engine.closed:
+                _print_stats(self.engine.rank, self.stats())
+            self.engine.close()
+
+    def stats(self):
+        rows = [] if self.engine is None else self.engine.stats()
+        rows += [{"collective": name, "algorithm": "MPI's own", "path": "MPI", "calls": calls,
+                  "bytes": 0, "seconds": 0.0} for name, calls in self.mpi_calls.items()]
+        return rows
+
+
+_live_states = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_all():
+    # So that a peer which still waits learns that this rank ended in good order.
+    for state in list(_live_states):
+        state.close()
+
+
+def _print_stats(rank, rows):
+    for row in rows:
+        print(f"smcoll: rank {rank}: {row['collective']} {row['algorithm']} ({row['path']}): "
+              f"{row['calls']} calls, {row['bytes']} bytes, {row['seconds']:.6f} s",
+              file=sys.stderr, flush=True)
+
+
+def _forget(comm, keyval, state):
+    state.close()
+
+
+_STATE = MPI.Comm.Create_keyval(delete_fn=_forget)
+_CONFIG = MPI.Comm.Create_keyval(copy_fn=True)      # a duplicate has its parent's settings
+
+
+cdef State state_of(comm):
+    """The state of a communicator's handle, made lazily and found again by every object with it."""
+    cdef State state = getattr(comm, "_state", None)
+    if state is not None:
+        return state
+    state = MPI.Comm.Get_attr(comm, _STATE)
+    if state is None:
+        state = State(MPI.Comm.Get_attr(comm, _CONFIG) or Config())
+        MPI.Comm.Set_attr(comm, _STATE, state)
+    comm._state = state
+    return state
+
+
+cdef inline Engine engine_of(comm):
+    """The engine of a communicator; None where all its collectives are MPI's own."""
+    cdef State state
+    try:
+        state = comm._state
+    except AttributeError:
+        state = state_of(comm)
+    if state.established:
+        return state.engine
+    state.make(comm)
+    return state.engine
+
+
+cdef own_mpi(comm, collective):
+    # No engine: MPI's own blocking collective, counted for stats().
+    cdef State state = state_of(comm)
+    state.mpi_calls[collective] = state.mpi_calls.get(collective, 0) + 1
+
+
+cdef int code_of_op(op) except -2:
+    if op is SUM:
+        return _SUM
+    if not isinstance(op, MPI.Op):
+        raise TypeError(f"Argument 'op' has incorrect type (expected mpi4py.MPI.Op, "
+                        f"got {type(op).__name__})")
+    return _CODE_OF_OP.get(op.handle, NO_OP)
+
+
+cdef bint have_kernel(Engine engine, op, int op_code, Specification spec, object original):
+    """Whether we carry out this operation on this type; raises what MPI raises if it refuses it.
+
+    MPI is asked once for each pair, on a communicator of one rank, where nothing is communicated.
+    """
+    cdef Message plain
+    if op_code == NO_OP or spec.message.element_type < 0:
+        return False
+    if engine.kernel_of(op_code, spec.message.element_type) == NULL:
+        return False
+    pair = (op.handle, spec.datatype.handle)
+    if pair not in _accepted_pairs:
+        one, other = bytearray(32), bytearray(32)
+        MPI.Intracomm.Allreduce(_one_rank, [one, 1, spec.datatype], [other, 1, spec.datatype], op)
+        _accepted_pairs.add(pair)
+    if plain_array(original, False, &plain):
+        _known_pair[op_code][plain.numpy_type] = True
+    return True
+
+
+_one_rank = MPI.Intracomm(MPI.COMM_SELF)
+
+
+cdef check_root(Engine engine, int root):
+    if not 0 <= root < engine.team.size:
+        raise MPI.Exception(MPI.ERR_ROOT)
+
+
+cdef check_same(Specification send, Specification recv):
+    if send.datatype != recv.datatype:
+        raise ValueError("mismatch in send and receive MPI datatypes")
+    if send.message.count != recv.message.count:
+        raise ValueError(f"mismatch in send count {send.message.count} "
+                         f"and receive count {recv.message.count}")
+
+
+cdef inline bint in_place(sendbuf):
+    return sendbuf is None or sendbuf is IN_PLACE
+
+
+class Collectives:
+    """The accelerated methods; mixed into mpi4py's communicator classes."""
+
+    __slots__ = ()
+
+    # ------------------------------------------------------------------ collectives
+
+    def Barrier(self):
+        """Synchronise all ranks (all-read flags by default: every rank reads everybody's)."""
+        cdef Engine engine = engine_of(self)
+        if engine is None:
+            own_mpi(self, "barrier")
+            return MPI.Comm.Barrier(self)
+        engine.barrier_(engine.choose(COLLECTIVE_BARRIER, 0))
+
+    def Bcast(self, buf, int root=0):
+        """Broadcast ``buf`` from ``root`` (GS 3.3: a fan-out tree).
+
+        Any buffer argument that mpi4py takes; the bytes of the type signature must agree.
+        """
+        cdef Engine engine = engine_of(self)
+        cdef Message message
+        cdef Specification spec
+        if engine is None:
+            own_mpi(self, "bcast")
+            return MPI.Comm.Bcast(self, buf, root)
+        if plain_array(buf, engine.team.rank != root, &message):
+            check_root(engine, root)
+            if engine.bcast_(message.address, message.nbytes, root,
+                             engine.choose(COLLECTIVE_BCAST, message.nbytes)) == CARRIED_OUT:
+                return
+        else:
+            spec = parse(buf, engine.team.rank != root)
+            check_root(engine, root)
+            message = spec.message
+            if broadcast(self, engine, spec, root) == CARRIED_OUT:
+                return
+        engine.through_mpi("bcast", lambda: MPI.Comm.Ibcast(self, buf, root), root=root,
+                           nbytes=message.nbytes)
+
+    def Reduce(self, sendbuf, recvbuf, op=MPI.SUM, int root=0):
+        """Reduce to ``root``: GS 3.2's fan-in tree, or reduce-scatter + gather for long vectors."""
+        cdef Engine engine = engine_of(self)
+        cdef Message send, recv
+        cdef int op_code
+        cdef bint at_root
+        if engine is None:
+            own_mpi(self, "reduce")
+            return MPI.Comm.Reduce(self, sendbuf, recvbuf, op, root)
+        op_code = code_of_op(op)
+        at_root = engine.team.rank == root
+        if op_code != NO_OP and 0 <= root < engine.team.size:
+            if at_root and plain_array(recvbuf, True, &recv) \
+                    and _known_pair[op_code][recv.numpy_type]:
+                send = recv
+                if in_place(sendbuf) or plain_array(sendbuf, False, &send) \
+                        and send.numpy_type == recv.numpy_type and send.count == recv.count:
+                    if reduce_message(engine, &send, recv.address, op_code, root) == CARRIED_OUT:
+                        return
+            elif not at_root and plain_array(sendbuf, False, &send) \
+                    and _known_pair[op_code][send.numpy_type]:
+                if reduce_message(engine, &send, NULL, op_code, root) == CARRIED_OUT:
+                    return
+        reduce_any(self, engine, sendbuf, recvbuf, op, op_code, root)
+
+    def Allreduce(self, sendbuf, recvbuf, op=MPI.SUM):
+        """Reduce to all ranks, bitwise the same result on each.
+
+        By size: all-read exchange, tiled reduction; GS 3.1's algorithms by name.
+        """
+        cdef Engine engine = engine_of(self)
+        cdef Message send, recv
+        cdef int op_code
+        if engine is None:
+            own_mpi(self, "allreduce")
+            return MPI.Comm.Allreduce(self, sendbuf, recvbuf, op)
+        op_code = code_of_op(op)
+        if op_code != NO_OP and plain_array(recvbuf, True, &recv) \
+                and _known_pair[op_code][recv.numpy_type]:
+            send = recv
+            if in_place(sendbuf) or plain_array(sendbuf, False, &send) \
+                    and send.numpy_type == recv.numpy_type and send.count == recv.count:
+                if engine.allreduce_(send.address, recv.address, recv.count, recv.element_type,
+                                     op_code, engine.choose(COLLECTIVE_ALLREDUCE, recv.nbytes)
+                                     ) == CARRIED_OUT:
+                    return
+        allreduce_any(self, engine, sendbuf, recvbuf, op, op_code)
+
+    # ------------------------------------------------------------------ what it does and why
+
+    @property
+    def engine(self):
+        """The compiled engine; None where all collectives are MPI's own. Collective at first."""
+        return engine_of(self)
+
+    def explain(self, collective, nbytes=0):
+        """Which algorithm, parameters and path a call of ``nbytes`` bytes takes, and why.
+
+        Collective if no collective was called yet (the segment is made then).
+        """
+        cdef Engine engine = engine_of(self)
+        from smcoll.algos import ALGORITHMS, RADICES
+
+        collective = collective.lower()
+        if collective not in ALGORITHMS:
+            return Explanation(collective, nbytes, "MPI", "MPI's own", {},
+                               "not among smcoll's collectives")
+        if engine is None:
+            return Explanation(collective, nbytes, "MPI", "MPI's own", {}, state_of(self).reason)
+        row = decision_for(engine.decisions, collective, nbytes)
+        inline = engine.is_inline(collective, row.number, nbytes)
+        if engine.data_refused and not inline and collective != "barrier" and nbytes > 0:
+            return Explanation(collective, nbytes, "MPI", "MPI's own", {},
+                               "the data regions could not be reserved")
+        parameters = {name: getattr(row, name)
+                      for name in RADICES.get((collective, row.algorithm), ())}
+        if inline:
+            parameters["inline"] = True
+        elif collective != "barrier":
+            parameters.update(section_bytes=row.section_bytes, pipelined=row.pipelined)
+        return Explanation(collective, nbytes, "shared memory", row.algorithm, parameters,
+                           row.reason)
+
+    def stats(self):
+        """Rows ``{collective, algorithm, path, calls, bytes, seconds}`` of this rank, so far."""
+        return state_of(self).stats()
+
+    # ------------------------------------------------------------------ life and death
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        cdef State state = state_of(self)
+        if kind is None:
+            self.Free()
+        elif state.engine is not None:
+            # Others may be anywhere: don't synchronise, tell them that we are gone.
+            state.engine.abandon()
+
+
+cdef int broadcast(comm, Engine engine, Specification spec, int root) except -1:
+    cdef Message message = spec.message
+    cdef Message packed_message
+    if spec.contiguous:
+        return engine.bcast_(message.address, message.nbytes, root,
+                             engine.choose(COLLECTIVE_BCAST, message.nbytes))
+    # The layout is a local property: packed bytes go the way that contiguous ones would.
+    if engine.team.rank == root:
+        packed = spec.pack(comm)
+    else:
+        packed = bytearray(message.nbytes)
+    packed_message = parse(packed, True).message
+    cdef int path = engine.bcast_(packed_message.address, message.nbytes, root,
+                                  engine.choose(COLLECTIVE_BCAST, message.nbytes))
+    if path == CARRIED_OUT and engine.team.rank != root:
+        spec.unpack(packed, comm)
+    return path
+
+
+cdef int reduce_message(Engine engine, Message *send, char *recv, int op_code,
+                        int root) except -1:
+    return engine.reduce_(send.address, recv, send.count, send.element_type, op_code, root,
+                          engine.choose(COLLECTIVE_REDUCE, send.nbytes))
+
+
+cdef reduce_any(comm, Engine engine, sendbuf, recvbuf, op, int op_code, int root):
+    """Any buffers, any operation: parse in full, ask MPI about the pair, take the agreed path."""
+    cdef Specification recv = None, send = None
+    cdef bint at_root = engine.team.rank == root
+    if at_root:
+        recv = parse(recvbuf, True)
+    if at_root and in_place(sendbuf):
+        send = recv
+        original = recvbuf
+    else:
+        send = parse(sendbuf, False)
+        original = sendbuf
+        if at_root:
+            check_same(send, recv)
+    check_root(engine, root)
+    if have_kernel(engine, op, op_code, send, original):
+        if reduce_message(engine, &send.message, recv.message.address if at_root else NULL,
+                          op_code, root) == CARRIED_OUT:
+            return
+    engine.through_mpi("reduce", lambda: MPI.Comm.Ireduce(comm, sendbuf, recvbuf, op, root),
+                       root=root, op=op_code & 31, element_type=send.message.element_type & 63,
+                       nbytes=send.message.nbytes)
+
+
+cdef allreduce_any(comm, Engine engine, sendbuf, recvbuf, op, int op_code):
+    """Any buffers, any operation: parse in full, ask MPI about the pair, take the agreed path."""
+    cdef Specification recv = parse(recvbuf, True), send
+    if in_place(sendbuf):
+        send = recv
+    else:
+        send = parse(sendbuf, False)
+        check_same(send, recv)
+    if have_kernel(engine, op, op_code, recv, recvbuf):
+        if engine.allreduce_(send.message.address, recv.message.address, recv.message.count,
+                             recv.message.element_type, op_code,
+                             engine.choose(COLLECTIVE_ALLREDUCE, recv.message.nbytes)
+                             ) == CARRIED_OUT:
+            return
+    engine.through_mpi("allreduce", lambda: MPI.Comm.Iallreduce(comm, sendbuf, recvbuf, op),
+                       op=op_code & 31, element_type=recv.message.element_type & 63,
+                       nbytes=recv.message.nbytes)
+
+
+class Comm(Collectives, MPI.Intracomm):
+    """A communicator whose collectives go through one shared segment per node.
+
+    ``Comm(parent, config=None)`` is collective over ``parent``, like ``parent.Dup()``: it has a
+    context of its own. The segment is made at the first collective (``eager``: now), with rank 0's
+    settings. ``Free()``, or the end of a ``with`` block, frees the segment too.
+    """
+
+    __slots__ = ("_state",)
+
+    def __new__(cls, comm=None, config=None):
+        if comm is None:
+            return MPI.Intracomm.__new__(cls)
+        if not isinstance(comm, MPI.Intracomm):
+            raise TypeError(f"expected an MPI.Intracomm, not {type(comm).__name__}")
+        duplicate = MPI.Intracomm.Dup(MPI.Intracomm(comm))
+        self = MPI.Intracomm.__new__(cls, duplicate)
+        adopt(self, config)
+        return self
+
+    def __init__(self, comm=None, config=None):
+        pass
+
+
+class Cartcomm(Collectives, MPI.Cartcomm):
+    """A Cartesian communicator with smcoll's collectives (made by ``wrap``)."""
+
+    __slots__ = ("_state",)
+
+
+class Graphcomm(Collectives, MPI.Graphcomm):
+    """A graph communicator with smcoll's collectives (made by ``wrap``)."""
+
+    __slots__ = ("_state",)
+
+
+class Distgraphcomm(Collectives, MPI.Distgraphcomm):
+    """A distributed graph communicator with smcoll's collectives (made by ``wrap``)."""
+
+    __slots__ = ("_state",)
+
+
+def adopt(comm, config):
+    """Give a new handle its settings, and its segment at once if they say eager."""
+    cdef State state
+    MPI.Comm.Set_attr(comm, _CONFIG, config or Config())
+    state = state_of(comm)
+    if state.config.eager:
+        state.make(comm)
+
+
+def wrap(comm, config=None):
+    """The same communicator (the same handle), accelerated, of its own kind.
+
+    All objects with one handle share one engine; ``config`` counts when the handle is wrapped for
+    the first time. Not collective, unless ``eager``.
+    """
+    if isinstance(comm, Collectives):
+        return comm
+    for plain, accelerated in ((MPI.Cartcomm, Cartcomm), (MPI.Graphcomm, Graphcomm),
+                               (MPI.Distgraphcomm, Distgraphcomm), (MPI.Intracomm, Comm)):
+        if isinstance(comm, plain):
+            break
+    else:
+        raise TypeError(f"expected an intracommunicator, not {type(comm).__name__}")
+    wrapped = plain.__new__(accelerated, comm)
+    if MPI.Comm.Get_attr(wrapped, _STATE) is None:
+        adopt(wrapped, config)
+    return wrapped

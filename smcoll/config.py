@@ -1,0 +1,176 @@
+"""Settings: one frozen dataclass, each field declared once with its environment variable."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+
+PAGE = os.sysconf("SC_PAGESIZE")
+MAX_BANKS = 8
+RADIX_LIMIT = 255
+
+_UNITS = {"": 1, "B": 1, "K": 1 << 10, "KB": 1 << 10, "KIB": 1 << 10, "M": 1 << 20, "MB": 1 << 20,
+          "MIB": 1 << 20, "G": 1 << 30, "GB": 1 << 30, "GIB": 1 << 30}
+
+
+def parse_bytes(value: int | str) -> int:
+    """``"32K"``, ``"1M"``, ``"4096"`` or an int -> bytes (K = 1024). ValueError otherwise."""
+    if isinstance(value, bool):
+        raise ValueError(f"not a number of bytes: {value!r}")
+    if isinstance(value, int):
+        return value
+    text = str(value).strip().upper()
+    digits = text.rstrip("KMGIB")
+    unit = text[len(digits):]
+    if unit not in _UNITS or not digits.strip().isdigit():
+        raise ValueError(f"not a number of bytes: {value!r}")
+    return int(digits) * _UNITS[unit]
+
+
+def _boolean(value) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("0", "false", "no", "off", ""):
+        return False
+    raise ValueError(f"not a truth value: {value!r}")
+
+
+def _integer(low: int, high: int):
+    def convert(value) -> int:
+        if isinstance(value, bool):
+            raise ValueError(f"not a whole number: {value!r}")
+        number = int(str(value).strip())
+        if not low <= number <= high:
+            raise ValueError(f"{number} is not between {low} and {high}")
+        return number
+
+    return convert
+
+
+def _bytes_between(low: int, high: int):
+    def convert(value) -> int:
+        number = parse_bytes(value)
+        if not low <= number <= high:
+            raise ValueError(f"{number} bytes is not between {low} and {high}")
+        return number
+
+    return convert
+
+
+def _seconds(value) -> float:
+    number = float(value)
+    if not 0 <= number < 1e9:
+        raise ValueError(f"{value!r} is no duration in seconds")
+    return number
+
+
+def _segment_size(value) -> int:
+    """Round up to whole pages: data regions are page-aligned."""
+    number = _bytes_between(1, 16 << 20)(value)
+    return -(-number // PAGE) * PAGE
+
+
+def _algorithm(collective: str):
+    def convert(value) -> str:
+        from . import algos
+
+        name = str(value).strip()
+        names = ("auto", *algos.ALGORITHMS[collective])
+        if name not in names:
+            raise ValueError(f"{name!r} is no {collective} algorithm (one of {', '.join(names)})")
+        return name
+
+    return convert
+
+
+def _setting(default, convert, unit: str, doc: str):
+    # None stands for "not given": an explicit value wins over the environment even if it is the
+    # same as the default.
+    metadata = {"default": default, "convert": convert, "unit": unit, "doc": doc}
+    return field(default=None, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of a communicator.
+
+    A field that is not given is read from ``SMCOLL_<FIELD>``, else it has its default. Rank 0's
+    settings are everybody's: they are agreed once, when the segment is made.
+    """
+
+    segment_size: int = _setting(
+        "128K", _segment_size, "bytes",
+        "a rank's data region in one segment; rounded up to whole pages, 1 page to 16 MiB")
+    segments: int = _setting(8, _integer(1, 64), "", "segments in a bank")
+    banks: int = _setting(2, _integer(1, MAX_BANKS), "", "banks of segments")
+    fan_in: int = _setting(
+        0, _integer(0, RADIX_LIMIT), "children",
+        "radix of fan-in trees (a parent has this many children); 0: chosen by size and ranks")
+    fan_out: int = _setting(
+        0, _integer(0, RADIX_LIMIT), "children",
+        "radix of fan-out trees; 0: chosen by size and ranks")
+    allreduce: str = _setting("auto", _algorithm("allreduce"), "", "Allreduce algorithm by name")
+    reduce: str = _setting("auto", _algorithm("reduce"), "", "Reduce algorithm by name")
+    bcast: str = _setting("auto", _algorithm("bcast"), "", "Bcast algorithm by name")
+    barrier: str = _setting("auto", _algorithm("barrier"), "", "Barrier algorithm by name")
+    pipeline: bool = _setting(
+        True, _boolean, "",
+        "sections of a large vector overlap in successive segments; off: one after the other, "
+        "and one single segment for recursive doubling and recursive halving")
+    inline_size: int = _setting(
+        2048, _bytes_between(32, 32768), "bytes",
+        "largest all-read exchange whose data travel in the flag's own cache lines")
+    rooted_inline_size: int = _setting(
+        224, _bytes_between(32, 8192), "bytes",
+        "largest Bcast or Reduce whose data travel in the flag's own cache lines")
+    eager: bool = _setting(
+        False, _boolean, "", "make the whole segment with the communicator, not at the first call")
+    strict: bool = _setting(
+        False, _boolean, "", "raise SegmentError where the segment can't be had; off: use MPI")
+    timeout: float = _setting(
+        0.0, _seconds, "seconds", "raise WaitTimeout after waiting this long; 0: never")
+    warn_after: float = _setting(
+        60.0, _seconds, "seconds", "say on stderr who is waited for after this long; 0: never")
+    spin: int = _setting(
+        -1, _integer(-1, 10_000_000), "polls",
+        "polls before yielding the CPU; -1: 1000, or 0 where ranks outnumber CPUs")
+    budget: int = _setting(
+        0, _bytes_between(0, 1 << 50), "bytes",
+        "shared memory all ranks of this node may use; 0: half of /dev/shm")
+    verbose: bool = _setting(
+        False, _boolean, "", "one line on stderr for each communicator, and statistics at exit")
+    disable: bool = _setting(False, _boolean, "", "everything goes to MPI")
+
+    def __post_init__(self):
+        for entry in fields(self):
+            value, source = getattr(self, entry.name), entry.name
+            if value is None:
+                source = environment_name(entry.name)
+                value = os.environ.get(source, entry.metadata["default"])
+            try:
+                value = entry.metadata["convert"](value)
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{source}: {error}") from None
+            object.__setattr__(self, entry.name, value)
+
+
+def environment_name(name: str) -> str:
+    """The environment variable of a field of Config."""
+    return f"SMCOLL_{name.upper()}"
+
+
+def describe() -> list[dict[str, str]]:
+    """The table of settings: name, environment variable, default, unit, documentation."""
+    return [
+        {
+            "name": entry.name,
+            "environment": environment_name(entry.name),
+            "default": str(entry.metadata["default"]),
+            "unit": entry.metadata["unit"],
+            "documentation": entry.metadata["doc"],
+        }
+        for entry in fields(Config)
+    ]

@@ -1,0 +1,706 @@
+"""The engine of one communicator on one node: its team, mapping, trees and choices.
+
+Everything above it speaks of buffers and operations, everything below of flags and offsets.
+"""
+
+import sys
+import weakref
+
+from cpython.pystate cimport PyThreadState
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+from smcoll.algos cimport (
+    Operands, Plan, is_inline, needs_data_regions, run_allreduce, run_barrier, run_bcast,
+    run_reduce,
+)
+from smcoll.atomics cimport (
+    fence_acquire, load_acquire, monotonic_ns, store_release, try_lock, unlock,
+)
+from smcoll.barrier cimport (
+    COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE,
+    COLLECTIVE_RESERVE, DONE, FAILED_EXCEPTION, FAILED_MISMATCH, FAILED_PEER_DEAD,
+    FAILED_POISONED, FAILED_TIMEOUT, POISON_EXCEPTION, POISON_MISMATCH, POISON_PEER_DEAD,
+    POISON_TIMEOUT, Attendant, Team, attend_between_calls, begin_call, begin_mpi_call, init_team,
+    pack_signature, wait_flag,
+)
+from smcoll.buffers cimport Specification, parse
+from smcoll.inline cimport allreduce_inline
+from smcoll.kernels cimport OP_MIN, TYPE_INT64, element_size, reduction_kernel_for, reduction_kernel
+from smcoll.segment cimport Mapping, Published, Status, published, status_of
+from smcoll.trees cimport Tree, TreeView
+
+from mpi4py import MPI
+
+from smcoll import kernels
+from smcoll.algos import ALGORITHMS, COLLECTIVE_NUMBERS
+from smcoll.errors import Error, MismatchError, PeerError, SegmentError, WaitTimeout
+from smcoll.select import decision_for, override
+
+
+cdef extern from "Python.h":
+    PyThreadState *PyEval_SaveThread() noexcept nogil
+    void PyEval_RestoreThread(PyThreadState *state) noexcept nogil
+
+
+cdef enum:
+    # Above this many bytes a call gives the GIL up at its start; below, when it first yields.
+    RELEASE_GIL_ABOVE = 16384
+    # Statistics time every call above this size, and one in 64 below: two clock reads would be
+    # a visible part of a short call.
+    TIME_ALL_ABOVE = 65536
+
+_COLLECTIVE_TITLES = {
+    COLLECTIVE_BARRIER: "Barrier", COLLECTIVE_BCAST: "Bcast", COLLECTIVE_REDUCE: "Reduce",
+    COLLECTIVE_ALLREDUCE: "Allreduce", COLLECTIVE_RESERVE: "reserving the data regions",
+}
+_OP_TITLES = {code: name for name, code in kernels.OPERATIONS.items()}
+_TYPE_TITLES = {code: name for name, code in kernels.ELEMENT_TYPES.items()}
+_NO_OP = 31
+_NO_TYPE = 63
+
+
+def describe_call(uint64_t signature, uint64_t nbytes):
+    """A published signature in words: ``Allreduce(SUM, float64, 512 B)``."""
+    cdef int collective = <int> (signature >> 59)
+    cdef int op = <int> (signature >> 54) & 31
+    cdef int element_type = <int> (signature >> 48) & 63
+    cdef int root = <int> (signature & 0xffffff)
+    details = []
+    if collective in (COLLECTIVE_REDUCE, COLLECTIVE_ALLREDUCE):
+        details.append(_OP_TITLES.get(op, "another operation"))
+        details.append(_TYPE_TITLES.get(element_type, "another type"))
+    if collective in (COLLECTIVE_BCAST, COLLECTIVE_REDUCE):
+        details.append(f"root={root}")
+    if collective in (COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_ALLREDUCE):
+        details.append(f"{nbytes} B")
+    title = _COLLECTIVE_TITLES.get(collective, f"collective {collective}")
+    return f"{title}({', '.join(details)})" if details else title
+
+
+def _in_words(ranks):
+    """[0, 1, 3] -> "ranks 0, 1 and 3"."""
+    names = [str(rank) for rank in ranks]
+    if len(names) == 1:
+        return f"rank {names[0]}"
+    return f"ranks {', '.join(names[:-1])} and {names[-1]}"
+
+
+def _watch(engine_reference, int rank, double seconds):
+    engine = engine_reference()
+    return 0 if engine is None else engine.watch(rank, seconds)
+
+
+cdef class Engine:
+    """The compiled engine of one communicator.
+
+    Created by ``smcoll.establish`` on every rank alike. ``allreduce``, ``reduce``, ``bcast`` and
+    ``barrier`` take an algorithm and radices per call, for benchmarks; programs use ``Comm``.
+    """
+
+    def __cinit__(self, Mapping mapping, config, int rank, int size, bint oversubscribed,
+                  int instruction_set, poke, budget, uint64_t start=1):
+        self.mapping = mapping
+        self.config = config
+        self.budget = budget
+        self.trees = {}
+        self.instruction_set = instruction_set
+        self.sources = <const void **> malloc(size * sizeof(void *))
+        if self.sources == NULL:
+            raise MemoryError()
+        memset(&self.team, 0, sizeof(self.team))
+        memset(self.choices, 0, sizeof(self.choices))
+        memset(self.tallies, 0, sizeof(self.tallies))
+        memset(self.mpi_tallies, 0, sizeof(self.mpi_tallies))
+        self.team.base = mapping.base
+        self.team.layout = mapping.layout
+        self.team.rank = rank
+        self.team.size = size
+        self.team.oversubscribed = oversubscribed
+        self.attendant = Attendant()
+        self.attendant.poke = poke
+        reference = weakref.ref(self)
+        self.attendant.watch = lambda awaited, seconds: _watch(reference, awaited, seconds)
+        self.team.attendant = <void *> self.attendant
+        init_team(&self.team, start)
+        if config.spin >= 0:
+            self.team.spin = config.spin
+
+    def __dealloc__(self):
+        free(self.sources)
+
+    # ------------------------------------------------------------------ set-up
+
+    cdef Tree tree(self, int radix):
+        """The tree of this radix: made once, kept as long as the communicator."""
+        cdef Tree tree = self.trees.get(radix)
+        if tree is None:
+            tree = Tree(self.team.size, radix)
+            self.trees[radix] = tree
+        return tree
+
+    cdef Plan plan(self, int collective, decision):
+        cdef Plan plan
+        plan.algorithm = decision.number
+        plan.fan_in = &self.tree(decision.fan_in).view
+        plan.fan_out = &self.tree(decision.fan_out).view
+        plan.section_bytes = min(decision.section_bytes, self.team.layout.segment_size)
+        plan.pipelined = decision.pipelined
+        return plan
+
+    def use(self, decisions):
+        """Take over a decision table: ``{collective: [Decision, ...]}``, ascending ``up_to``."""
+        cdef int number, i
+        self.decisions = decisions
+        for collective, rows in decisions.items():
+            number = COLLECTIVE_NUMBERS[collective]
+            if len(rows) > MAX_CHOICES:
+                raise ValueError(f"more than {MAX_CHOICES} rows for {collective}")
+            for i, row in enumerate(rows):
+                self.table[number][i].up_to = row.up_to
+                self.table[number][i].plan = self.plan(number, row)
+            self.choices[number] = len(rows)
+
+    cdef const Plan *choose(self, int collective, size_t nbytes) noexcept:
+        cdef int i, last = self.choices[collective] - 1
+        for i in range(last):
+            if nbytes <= self.table[collective][i].up_to:
+                return &self.table[collective][i].plan
+        return &self.table[collective][last].plan
+
+    cdef reduction_kernel kernel_of(self, int op, int element_type) noexcept:
+        return reduction_kernel_for(op, element_type, self.instruction_set)
+
+    # ------------------------------------------------------------------ entering and leaving
+
+    cdef int enter(self) except -1:
+        """Before a call publishes anything: what is wrong here stays here (DESIGN rule 13)."""
+        if self.failure is not None or self.closed:
+            self.refuse()
+        if not try_lock(&self.team.busy):
+            raise Error("this communicator is in another collective already (a second thread, or "
+                        "a signal handler that calls it): one call at a time")
+        self.team.thread_state = NULL
+        self.team.holds_gil = True
+        self.warned = False
+        if attend_between_calls(&self.team) == FAILED_EXCEPTION:
+            unlock(&self.team.busy)
+            raise self.attendant.take_failure()
+        return 0
+
+    cdef int leave(self, int status) except -1:
+        if self.team.thread_state != NULL:
+            PyEval_RestoreThread(self.team.thread_state)
+            self.team.thread_state = NULL
+        unlock(&self.team.busy)
+        if status != DONE:
+            self.fail(status)
+        return 0
+
+    cdef void release_gil_if_long(self, size_t nbytes) noexcept:
+        if nbytes > RELEASE_GIL_ABOVE:
+            self.team.thread_state = PyEval_SaveThread()
+
+    def refuse(self):
+        """Raise what says that this communicator can't be used any more."""
+        if self.closed:
+            raise Error("this communicator has been freed")
+        kind, message = self.failure
+        raise kind(f"{message} (this communicator can't be used any more)")
+
+    def fail(self, int status):
+        """A call failed: poison our own word, so that nobody waits for us, and raise."""
+        cdef Team *team = &self.team
+        mine = describe_call(team.signature, team.nbytes)
+        where = f"call {team.call}, {mine}"
+        blamed = team.awaited_rank
+        if status == FAILED_EXCEPTION:
+            error = self.attendant.take_failure()
+            self.poison(POISON_EXCEPTION)
+            self.failure = (Error, f"rank {team.rank} was interrupted in {where}: "
+                                   f"{type(error).__name__}")
+            raise error
+        if status == FAILED_MISMATCH:
+            self.poison(POISON_MISMATCH)
+            self.failure = (MismatchError, self.explain_mismatch())
+        elif status == FAILED_POISONED:
+            self.failure = self.explain_poison(self.blamed, where)
+            self.poison(POISON_EXCEPTION)
+        elif status == FAILED_TIMEOUT:
+            self.poison(POISON_TIMEOUT)
+            self.failure = (WaitTimeout, f"waited {self.config.timeout:g} s for rank {blamed} in "
+                                         f"{where}; rank {blamed} is {self.whereabouts(blamed)}")
+        else:
+            self.poison(POISON_PEER_DEAD)
+            self.failure = (PeerError, self.explain_absence(blamed, where))
+        kind, message = self.failure
+        raise kind(message)
+
+    def poison(self, uint64_t reason):
+        """Tell every rank that waits, now or later, that this one has given up."""
+        cdef Status *status = status_of(&self.team.layout, self.team.base, self.team.rank)
+        status.poison_call = self.team.call
+        store_release(&status.poison, reason)
+
+    def abandon(self):
+        """Give the communicator up without synchronising: an exception is on its way up."""
+        if not self.closed and self.failure is None:
+            self.poison(POISON_EXCEPTION)
+            self.failure = (Error, f"rank {self.team.rank} abandoned the communicator")
+
+    # ------------------------------------------------------------------ the watch
+
+    def published_call(self, int rank, uint64_t call):
+        """(signature, nbytes) that ``rank`` published for its ``call``; None if not (yet) known."""
+        cdef Published *entry = published(&self.team.layout, self.team.base, rank, call)
+        cdef uint64_t signature, nbytes
+        if load_acquire(&entry.call) != call:
+            return None
+        signature = entry.signature
+        nbytes = entry.nbytes
+        # The entry may have been overwritten while we read it: its number says so.
+        fence_acquire()
+        if load_acquire(&entry.call) != call:
+            return None
+        return signature, nbytes
+
+    def watch(self, int rank, double seconds):
+        """About every millisecond of a wait for ``rank``: 0, or why the wait can't succeed."""
+        cdef Team *team = &self.team
+        cdef int other
+        cdef Status *status
+        for other in range(team.size):
+            if other == team.rank:
+                continue
+            status = status_of(&team.layout, team.base, other)
+            if load_acquire(&status.poison) != 0:
+                self.blamed = other
+                return self.poisoned_by(other)
+        for other in range(team.size):
+            entry = None if other == team.rank else self.published_call(other, team.call)
+            if entry is not None and not self.compatible(entry):
+                team.awaited_rank = other
+                return FAILED_MISMATCH
+        for other in range(team.size) if rank < 0 else (rank,):
+            status = status_of(&team.layout, team.base, other)
+            if other != team.rank and (load_acquire(&status.left) != 0
+                                       or not self.mapping.is_alive(other)):
+                team.awaited_rank = other
+                return FAILED_PEER_DEAD
+        if 0 < self.config.warn_after <= seconds and not self.warned:
+            self.warned = True
+            whom = "MPI" if rank < 0 else f"rank {rank}, which is {self.whereabouts(rank)}"
+            print(f"smcoll: rank {team.rank} has waited {seconds:.0f} s in call {team.call}, "
+                  f"{describe_call(team.signature, team.nbytes)}, for {whom}",
+                  file=sys.stderr, flush=True)
+        if 0 < self.config.timeout <= seconds:
+            return FAILED_TIMEOUT
+        return DONE
+
+    def compatible(self, entry):
+        """Whether a peer's published call can be the one that we are in."""
+        return entry == (self.team.signature, self.team.nbytes)
+
+    def poisoned_by(self, int rank):
+        """A poisoned peer: in a mismatch name both sides, where they can still be read."""
+        cdef Status *status = status_of(&self.team.layout, self.team.base, rank)
+        if load_acquire(&status.poison) == POISON_MISMATCH:
+            for other in range(self.team.size):
+                entry = self.published_call(other, self.team.call)
+                if entry is not None and not self.compatible(entry):
+                    self.team.awaited_rank = other
+                    return FAILED_MISMATCH
+        return FAILED_POISONED
+
+    def explain_mismatch(self):
+        """Who called what, for the call that the ranks disagree about."""
+        cdef uint64_t call = self.team.call
+        callers = {}
+        for rank in range(self.team.size):
+            entry = self.published_call(rank, call)
+            if entry is None:
+                continue
+            callers.setdefault(describe_call(*entry), []).append(rank)
+        sides = sorted(callers.items(), key=lambda side: (len(side[1]), side[1]))
+        text = ", ".join(f"{_in_words(ranks)} called {what}" for what, ranks in sides)
+        return f"ranks disagree about collective number {call}: {text}"
+
+    def explain_poison(self, int rank, where):
+        cdef Status *status = status_of(&self.team.layout, self.team.base, rank)
+        reason = load_acquire(&status.poison)
+        kind = {POISON_MISMATCH: MismatchError, POISON_TIMEOUT: WaitTimeout}.get(reason, PeerError)
+        entry = self.published_call(rank, status.poison_call)
+        what = describe_call(*entry) if entry is not None else "a collective"
+        why = {
+            POISON_EXCEPTION: "gave the communicator up",
+            POISON_MISMATCH: "found that ranks disagree",
+            POISON_PEER_DEAD: "found a rank dead",
+            POISON_TIMEOUT: "ran into its timeout",
+        }.get(reason, "gave up")
+        return kind, (f"rank {rank} {why} in its call {status.poison_call}, {what}, "
+                      f"while rank {self.team.rank} was in {where}")
+
+    def explain_absence(self, int rank, where):
+        cdef Status *status = status_of(&self.team.layout, self.team.base, rank)
+        if load_acquire(&status.left) != 0:
+            return f"rank {rank} has freed the communicator or ended, while waited for in {where}"
+        return f"rank {rank} has died, while waited for in {where}"
+
+    def whereabouts(self, int rank):
+        """Where a rank is, as far as it has published it."""
+        cdef Status *status = status_of(&self.team.layout, self.team.base, rank)
+        cdef uint64_t call = load_acquire(&status.current_call)
+        entry = self.published_call(rank, call)
+        what = "no collective yet" if entry is None else describe_call(*entry)
+        relation = "in or past" if call >= self.team.call else "not beyond"
+        return f"{relation} its call {call}, {what}"
+
+    # ------------------------------------------------------------------ the data regions
+
+    cdef int have_data_regions(self, int collective, const Plan *plan, size_t nbytes) except -1:
+        """CARRIED_OUT when the call can go on, USE_MPI when all ranks agree that it can't."""
+        if not needs_data_regions(&self.team, collective, plan.algorithm, nbytes):
+            return CARRIED_OUT
+        if self.mapping.data_reserved:
+            return CARRIED_OUT
+        if self.data_refused:
+            return USE_MPI
+        return self.reserve_data()
+
+    def reserve_data(self):
+        """Reserve the data regions on all ranks, or on none (DESIGN rules 4 and 5). Collective."""
+        cdef int64_t mine = 1, everyone = 0
+        cdef int status
+        problem = None
+        try:
+            self.budget.claim(self.team.layout.data)
+        except OSError as error:
+            mine, problem = 0, error
+        if mine:
+            try:
+                self.mapping.reserve_data()
+            except OSError as error:
+                mine, problem = 0, error
+                self.budget.give_back(self.team.layout.data)
+        self.enter()
+        begin_call(&self.team, pack_signature(COLLECTIVE_RESERVE, _NO_OP, _NO_TYPE, 0, 0, 0, 0), 8)
+        status = allreduce_inline(&self.team, <const char *> &mine, <char *> &everyone, 8, 1,
+                                  self.kernel_of(OP_MIN, TYPE_INT64), self.sources)
+        self.leave(status)
+        if everyone:
+            return CARRIED_OUT
+        if mine:
+            self.mapping.give_data_back()
+            self.budget.give_back(self.team.layout.data)
+        self.data_refused = True
+        message = (f"the data regions ({self.team.layout.data} bytes per rank) could not be "
+                   f"reserved{'' if problem is None else f': {problem}'}")
+        if self.config.strict:
+            raise SegmentError(message)
+        if self.team.rank == 0:
+            print(f"smcoll: {message}; large messages of this communicator go through MPI",
+                  file=sys.stderr, flush=True)
+        return USE_MPI
+
+    # ------------------------------------------------------------------ collectives on raw memory
+
+    cdef int64_t started(self, Tally *tally, size_t nbytes) noexcept:
+        tally.calls += 1
+        tally.nbytes += nbytes
+        if nbytes > TIME_ALL_ABOVE or (tally.calls & 63) == 1:
+            return monotonic_ns()
+        return 0
+
+    cdef void finished(self, Tally *tally, int64_t start) noexcept:
+        if start != 0:
+            tally.timed_calls += 1
+            tally.timed_ns += monotonic_ns() - start
+
+    cdef int barrier_(self, const Plan *plan) except -1:
+        cdef Tally *tally = &self.tallies[COLLECTIVE_BARRIER][plan.algorithm]
+        cdef int64_t start
+        cdef int status
+        self.enter()
+        start = self.started(tally, 0)
+        begin_call(&self.team, signature_of(COLLECTIVE_BARRIER, _NO_OP, _NO_TYPE, plan, 0), 0)
+        status = run_barrier(&self.team, plan)
+        self.finished(tally, start)
+        return self.leave(status)
+
+    cdef int bcast_(self, char *buffer, size_t nbytes, int root, const Plan *plan) except -1:
+        cdef Tally *tally = &self.tallies[COLLECTIVE_BCAST][plan.algorithm]
+        cdef Operands operands
+        cdef int64_t start
+        cdef int status
+        if self.have_data_regions(COLLECTIVE_BCAST, plan, nbytes) == USE_MPI:
+            return USE_MPI
+        operands.send = operands.recv = buffer
+        operands.nbytes = nbytes
+        operands.elements = nbytes
+        operands.element_size = 1
+        operands.kernel = NULL
+        operands.root = root
+        operands.sources = self.sources
+        self.enter()
+        start = self.started(tally, nbytes)
+        begin_call(&self.team, signature_of(COLLECTIVE_BCAST, _NO_OP, _NO_TYPE, plan, root), nbytes)
+        self.release_gil_if_long(nbytes)
+        status = run_bcast(&self.team, plan, &operands)
+        self.finished(tally, start)
+        return self.leave(status)
+
+    cdef int reduce_(self, const char *send, char *recv, size_t elements, int element_type, int op,
+                     int root, const Plan *plan) except -1:
+        cdef Tally *tally = &self.tallies[COLLECTIVE_REDUCE][plan.algorithm]
+        cdef Operands operands
+        cdef int64_t start
+        cdef int status
+        self.fill_operands(&operands, send, recv, elements, element_type, op, root)
+        if self.have_data_regions(COLLECTIVE_REDUCE, plan, operands.nbytes) == USE_MPI:
+            return USE_MPI
+        self.enter()
+        start = self.started(tally, operands.nbytes)
+        begin_call(&self.team, signature_of(COLLECTIVE_REDUCE, op, element_type, plan, root),
+                   operands.nbytes)
+        self.release_gil_if_long(operands.nbytes)
+        status = run_reduce(&self.team, plan, &operands)
+        self.finished(tally, start)
+        return self.leave(status)
+
+    cdef int allreduce_(self, const char *send, char *recv, size_t elements, int element_type,
+                        int op, const Plan *plan) except -1:
+        cdef Tally *tally = &self.tallies[COLLECTIVE_ALLREDUCE][plan.algorithm]
+        cdef Operands operands
+        cdef int64_t start
+        cdef int status
+        self.fill_operands(&operands, send, recv, elements, element_type, op, 0)
+        if self.have_data_regions(COLLECTIVE_ALLREDUCE, plan, operands.nbytes) == USE_MPI:
+            return USE_MPI
+        self.enter()
+        start = self.started(tally, operands.nbytes)
+        begin_call(&self.team, signature_of(COLLECTIVE_ALLREDUCE, op, element_type, plan, 0),
+                   operands.nbytes)
+        self.release_gil_if_long(operands.nbytes)
+        status = run_allreduce(&self.team, plan, &operands)
+        self.finished(tally, start)
+        return self.leave(status)
+
+    cdef void fill_operands(self, Operands *operands, const char *send, char *recv,
+                            size_t elements, int element_type, int op, int root) noexcept:
+        operands.send = send
+        operands.recv = recv
+        operands.elements = elements
+        operands.element_size = element_size(element_type)
+        operands.nbytes = elements * operands.element_size
+        operands.kernel = self.kernel_of(op, element_type)
+        operands.root = root
+        operands.sources = self.sources
+
+    # ------------------------------------------------------------------ one call, one algorithm
+
+    def barrier(self, algorithm=None, fan_in=None, fan_out=None):
+        """Barrier with an algorithm and radices of the caller's choice; the same on all ranks."""
+        cdef Plan plan = self.overridden("barrier", 0, algorithm, fan_in, fan_out, None, None)
+        self.barrier_(&plan)
+
+    def bcast(self, buffer, int root=0, algorithm=None, fan_out=None, section_bytes=None,
+              pipelined=None):
+        """Bcast of a contiguous buffer with an algorithm and radix of the caller's choice."""
+        cdef Specification spec = parse(buffer, self.team.rank != root)
+        cdef Plan plan = self.overridden("bcast", spec.message.nbytes, algorithm, None, fan_out,
+                                         section_bytes, pipelined)
+        self.check_root(root)
+        check_contiguous(spec)
+        self.check_carried_out(self.bcast_(spec.message.address, spec.message.nbytes, root, &plan))
+
+    def reduce(self, sendbuf, recvbuf, op, int root=0, algorithm=None, fan_in=None,
+               section_bytes=None, pipelined=None):
+        """Reduce with an algorithm and radix of the caller's choice.
+
+        ``op``: a code of ``smcoll.kernels.OPERATIONS``; ``recvbuf`` counts at the root only.
+        """
+        cdef Specification send = parse(sendbuf, False)
+        cdef Specification recv = parse(recvbuf, True) if self.team.rank == root else send
+        cdef Plan plan = self.overridden("reduce", send.message.nbytes, algorithm, fan_in, None,
+                                         section_bytes, pipelined)
+        self.check_root(root)
+        self.check_reduction(send, recv, op)
+        self.check_carried_out(self.reduce_(
+            send.message.address, recv.message.address, send.message.count,
+            send.message.element_type, op, root, &plan))
+
+    def allreduce(self, sendbuf, recvbuf, op, algorithm=None, fan_in=None, fan_out=None,
+                  section_bytes=None, pipelined=None):
+        """Allreduce with an algorithm and radices of the caller's choice.
+
+        ``op``: a code of ``smcoll.kernels.OPERATIONS``. Buffers: contiguous, of one element type.
+        """
+        cdef Specification send = parse(sendbuf, False)
+        cdef Specification recv = parse(recvbuf, True)
+        cdef Plan plan = self.overridden("allreduce", send.message.nbytes, algorithm, fan_in,
+                                         fan_out, section_bytes, pipelined)
+        self.check_reduction(send, recv, op)
+        self.check_carried_out(self.allreduce_(
+            send.message.address, recv.message.address, send.message.count,
+            send.message.element_type, op, &plan))
+
+    cdef Plan overridden(self, collective, size_t nbytes, algorithm, fan_in, fan_out,
+                         section_bytes, pipelined):
+        row = decision_for(self.decisions, collective, nbytes)
+        return self.plan(COLLECTIVE_NUMBERS[collective],
+                         override(row, collective, algorithm, fan_in, fan_out, section_bytes,
+                                  pipelined))
+
+    cdef check_root(self, int root):
+        if not 0 <= root < self.team.size:
+            raise MPI.Exception(MPI.ERR_ROOT)
+
+    cdef check_reduction(self, Specification send, Specification recv, int op):
+        check_contiguous(send)
+        check_contiguous(recv)
+        if (send.message.element_type != recv.message.element_type
+                or send.message.count != recv.message.count):
+            raise ValueError("mismatch in send and receive count or type")
+        if self.kernel_of(op, send.message.element_type) == NULL:
+            raise MPI.Exception(MPI.ERR_OP)
+
+    cdef check_carried_out(self, int path):
+        if path != CARRIED_OUT:
+            raise SegmentError("the data regions could not be reserved")
+
+    # ------------------------------------------------------------------ calls that go to MPI
+
+    def through_mpi(self, collective, start_call, int root=0, int op=_NO_OP,
+                    int element_type=_NO_TYPE, uint64_t nbytes=0):
+        """Carry a collective out by MPI's nonblocking form, completed in the one wait function.
+
+        So its signature is published, and poison, signals and timeouts reach it (DESIGN rule 9).
+        ``start_call()`` returns the request.
+        """
+        cdef uint64_t finished = 0
+        cdef int number = COLLECTIVE_NUMBERS[collective], status = DONE
+        cdef Tally *tally = &self.mpi_tallies[number]
+        cdef int64_t start
+        cdef object poke = self.attendant.poke
+        self.enter()
+        start = monotonic_ns()
+        tally.calls += 1
+        tally.nbytes += nbytes
+        try:
+            request = start_call()
+        except BaseException:
+            unlock(&self.team.busy)
+            raise
+        begin_mpi_call(&self.team, pack_signature(number, op, element_type, 255, 0, 0, root),
+                       nbytes)
+        flag = _Flag()
+        flag.at(&finished)
+        if not flag.test(request):
+            self.attendant.poke = lambda: flag.test(request)
+            self.team.attend_every = 0
+            status = wait_flag(&self.team, &finished, 1, -1)
+            self.attendant.poke = poke
+        self.finished(tally, start)
+        self.leave(status)
+
+    # ------------------------------------------------------------------ what it did and would do
+
+    def stats(self):
+        """Rows of calls, bytes and seconds per collective, algorithm and path.
+
+        Seconds are measured on every call above 64 KiB and on one in 64 below, and scaled.
+        """
+        rows = []
+        for collective, names in ALGORITHMS.items():
+            number = COLLECTIVE_NUMBERS[collective]
+            for i, name in enumerate(names):
+                add_row(rows, collective, name, "shared memory", &self.tallies[number][i])
+            add_row(rows, collective, "MPI's own", "MPI", &self.mpi_tallies[number])
+        return rows
+
+    def is_inline(self, collective, int algorithm, size_t nbytes):
+        """Whether the data of such a call travel in the flag lines."""
+        return is_inline(&self.team, COLLECTIVE_NUMBERS[collective], algorithm, nbytes)
+
+    @property
+    def rank(self):
+        return self.team.rank
+
+    @property
+    def size(self):
+        return self.team.size
+
+    @property
+    def oversubscribed(self):
+        """Whether ranks outnumber the CPUs that they may use."""
+        return self.team.oversubscribed
+
+    @property
+    def bytes_mapped(self):
+        """Size of the communicator's whole mapping."""
+        return self.mapping.bytes_total
+
+    @property
+    def bytes_reserved(self):
+        """Shared memory that this rank has really reserved."""
+        return self.mapping.bytes_reserved
+
+    @property
+    def segment_name(self):
+        """The name that the segment had until all ranks had mapped it."""
+        return self.mapping.name
+
+    @property
+    def calls(self):
+        """Number of the last call: the same on every rank between two collectives."""
+        return self.team.call
+
+    # ------------------------------------------------------------------ the end
+
+    def close(self):
+        """Say that we left, and unmap. Local; safe to call twice, and in a forked child."""
+        cdef Status *status
+        if self.closed:
+            return
+        self.closed = True
+        if self.mapping.is_ours():
+            status = status_of(&self.team.layout, self.team.base, self.team.rank)
+            store_release(&status.left, 1)
+            self.budget.give_back(self.mapping.bytes_reserved)
+        self.mapping.close()
+
+
+cdef check_contiguous(Specification spec):
+    if not spec.contiguous:
+        raise ValueError("the engine takes contiguous data; use the communicator's method")
+
+
+cdef inline uint64_t signature_of(int collective, int op, int element_type, const Plan *plan,
+                                  int root) noexcept:
+    return pack_signature(collective, op, element_type, plan.algorithm, 0, 0, root)
+
+
+cdef add_row(list rows, collective, algorithm, path, Tally *tally):
+    cdef double seconds = 0
+    if tally.calls == 0:
+        return
+    if tally.timed_calls > 0:
+        seconds = tally.timed_ns * 1e-9 / tally.timed_calls * tally.calls
+    rows.append({"collective": collective, "algorithm": algorithm, "path": path,
+                 "calls": tally.calls, "bytes": tally.nbytes, "seconds": seconds})
+
+
+cdef class _Flag:
+    """A private word that a request's completion sets, for the one wait function."""
+
+    cdef uint64_t *word
+
+    cdef at(self, uint64_t *word):
+        self.word = word
+
+    def test(self, request):
+        if request.Test():
+            store_release(self.word, 1)
+            return True
+        return False

@@ -1,0 +1,46 @@
+"""The exceptions of smcoll. All derive from ``mpi4py.MPI.Exception``."""
+
+from mpi4py import MPI
+
+
+class Error(MPI.Exception):
+    """Base of smcoll's own errors: an ``MPI.Exception`` with a sentence of its own.
+
+    ``Get_error_class()`` is ``MPI.ERR_OTHER`` unless a subclass says otherwise.
+    """
+
+    error_class = MPI.ERR_OTHER
+
+    def __new__(cls, message: str = "", *args):
+        return super().__new__(cls, cls.error_class)
+
+    def __init__(self, message: str = "", *args):
+        super().__init__(self.error_class)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.message!r})"
+
+    def __reduce__(self):
+        return type(self), (self.message,)
+
+
+class SegmentError(Error):
+    """The shared memory segment could not be had (``strict=True``)."""
+
+    error_class = MPI.ERR_NO_MEM
+
+
+class PeerError(Error):
+    """A rank that is waited for died or left the collective; the message names it."""
+
+
+class MismatchError(Error):
+    """Ranks disagree about the collective they are in; the message names both sides."""
+
+
+class WaitTimeout(Error):
+    """Nobody came within ``timeout`` seconds; the message names who is missing, and where."""

@@ -1,0 +1,122 @@
+"""Driving an algorithm over the sections of a vector, several in flight.
+
+An algorithm is a short list of phases, each a function of (call, section) that does its part or
+says that it would block. Section k runs its phase j in turn k * stride + j, so that while one
+section is reduced, the next is copied in and the one before is copied out.
+
+Why this can't deadlock (DESIGN rule 12): phase j of a section waits only for earlier phases of the
+same section on other ranks, that is for earlier turns; and a section is opened only when the bank
+that it recycles holds none of the sections that this rank still has in flight (see plan_call), so
+what its bank barrier waits for lies in earlier turns too.
+"""
+
+from libc.stdint cimport uint64_t
+
+from smcoll.barrier cimport AGAIN, DONE, Team, advance_cursor, release_slot, wait_awaited
+from smcoll.pipeline cimport (
+    MAX_PHASES, SECTION_STEPS, STEP_READ, Call, Section, heard_all, post,
+)
+
+
+cdef void plan_call(Call *call, int phases, size_t section_bytes, bint pipelined,
+                    bint one_segment_form) noexcept nogil:
+    """Cut the vector into sections and reserve the flag values and segments that they use.
+
+    All of it is a function of values that every rank agrees on (DESIGN rule 3).
+    ``one_segment_form``: the algorithm keeps to one segment when not pipelined (GS 3.1).
+    """
+    cdef Team *team = call.team
+    cdef int window
+    section_bytes -= section_bytes % call.element_size
+    call.section_bytes = section_bytes
+    call.sections = (call.nbytes + section_bytes - 1) // section_bytes
+    if call.sections == 0:
+        call.sections = 1
+    call.tick = team.tick
+    team.tick += call.sections * SECTION_STEPS
+    call.phases = phases
+    call.single_segment = one_segment_form and not pipelined
+    # A bank's first segment waits for everybody's release of what lay (banks - 1) * segments + 1
+    # uses before it; what we hold in flight must be younger than that.
+    window = 1
+    if pipelined:
+        window = min(phases, (team.layout.banks - 1) * team.layout.segments + 1)
+    call.stride = (phases + window - 1) // window
+    call.opened = 0
+    call.turn = 0
+    call.at_phase = 0
+
+
+cdef void open_section(Call *call, Section *section, uint64_t number) noexcept nogil:
+    cdef Team *team = call.team
+    section.number = number
+    section.tick = call.tick + number * SECTION_STEPS
+    section.offset = number * call.section_bytes
+    section.nbytes = min(call.section_bytes, call.nbytes - section.offset)
+    section.elements = section.nbytes // call.element_size
+    section.progress = 0
+    section.published = False
+    section.slot = team.segments
+    call.opened = number + 1
+    if not call.single_segment or call.opened == call.sections:
+        advance_cursor(&team.layout, &team.segments)
+
+
+cdef int segment_free_again(Call *call, Section *section) noexcept nogil:
+    """With one segment for all sections: has every rank read what the last section left?"""
+    cdef int status
+    section.tick -= SECTION_STEPS
+    status = heard_all(call, section, STEP_READ)
+    section.tick += SECTION_STEPS
+    return status
+
+
+cdef void close_section(Call *call, Section *section) noexcept nogil:
+    if call.single_segment:
+        post(call, section, STEP_READ)
+        if section.number + 1 < call.sections:
+            return
+    release_slot(call.team, &section.slot)
+
+
+cdef int advance(Call *call) noexcept nogil:
+    """Go on until the call is complete (DONE) or would block (AGAIN). FAILED codes pass through."""
+    cdef uint64_t turns = (call.sections - 1) * call.stride + call.phases
+    cdef uint64_t number
+    cdef Section *section
+    cdef int status
+    while call.turn < turns:
+        while call.at_phase < call.phases:
+            if (call.turn >= <uint64_t> call.at_phase
+                    and (call.turn - call.at_phase) % call.stride == 0):
+                number = (call.turn - call.at_phase) // call.stride
+                if number < call.sections:
+                    section = &call.in_flight[number % MAX_PHASES]
+                    if number == call.opened:
+                        open_section(call, section, number)
+                    if (call.single_segment and call.at_phase == 0 and number > 0
+                            and not section.published):
+                        status = segment_free_again(call, section)
+                        if status != DONE:
+                            return status
+                        section.progress = 0
+                    status = call.phase[call.at_phase](call, section)
+                    if status != DONE:
+                        return status
+                    section.progress = 0
+                    if call.at_phase == call.phases - 1:
+                        close_section(call, section)
+            call.at_phase += 1
+        call.at_phase = 0
+        call.turn += 1
+    return DONE
+
+
+cdef int complete(Call *call) noexcept nogil:
+    """The blocking form: wait for whatever the call would block on, until it is complete."""
+    cdef int status = advance(call)
+    while status == AGAIN:
+        status = wait_awaited(call.team)
+        if status == DONE:
+            status = advance(call)
+    return status

@@ -1,0 +1,118 @@
+from libc.stdint cimport uint64_t
+
+cdef enum:
+    LINE_BYTES = 128           # a flag line: two cache lines, so that the adjacent-line prefetcher
+                               # of one rank never drags in what another rank writes
+    LINE_HEADER = 32           # bytes of a Line before its payload
+    MAX_BANKS = 8
+
+
+# A flag line in shared memory. Written by its owner only; read by every rank. The owner stores
+# all other fields first and `flag` last, with release; a reader loads `flag` first, with acquire.
+cdef struct Line:
+    uint64_t flag              # a number that only grows; which counter it follows is the line's use
+    uint64_t call              # the owner's call number,
+    uint64_t signature         # what it called (see barrier.pxd: pack_signature)
+    uint64_t nbytes            # and with how many bytes per rank: compared by every reader
+    char payload[96]           # inline data; may run on into the lines behind
+
+
+# An entry of the ring of published signatures. Owner-written; `call` last, with release.
+cdef struct Published:
+    uint64_t call
+    uint64_t signature
+    uint64_t nbytes
+    uint64_t path              # 0: in shared memory, 1: handed to MPI
+
+
+# The first line of a rank's control pages.
+cdef struct Status:
+    uint64_t poison            # 0, or why this rank gave the communicator up (barrier.pxd)
+    uint64_t poison_call       # in which call (stored before `poison`)
+    uint64_t left              # 1: freed in good order
+    uint64_t current_call      # last call published in the ring
+
+
+# Byte offsets and sizes of everything in the mapping; the only place with layout arithmetic.
+cdef struct Layout:
+    int ranks, banks, segments
+    size_t segment_size        # bytes of one data region
+    size_t exchange_slot       # bytes of one slot of the synchronising exchange (there are two)
+    size_t rooted_slot         # bytes of one inline slot of rooted calls (banks x segments)
+    size_t inline_size, rooted_inline_size   # largest payloads of the two
+    int ring_entries
+    # offsets inside a rank's range
+    size_t bank_fields         # 2 x banks lines: the data banks', then the inline banks' barriers
+    size_t ring
+    size_t exchange
+    size_t rooted
+    size_t flags               # banks x segments lines
+    size_t control             # bytes of the control pages; the data regions follow
+    size_t data                # bytes of the data regions
+    size_t stride              # bytes of a rank's whole range
+    size_t header              # bytes before rank 0's range
+    size_t total
+
+
+cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size_t segment_size,
+                        size_t inline_size, size_t rooted_inline_size) except -1
+
+
+cdef inline char *rank_range(const Layout *layout, char *base, int rank) noexcept nogil:
+    return base + layout.header + <size_t> rank * layout.stride
+
+
+cdef inline Status *status_of(const Layout *layout, char *base, int rank) noexcept nogil:
+    return <Status *> rank_range(layout, base, rank)
+
+
+# kind 0: barrier of a data bank, 1: of a bank of rooted inline slots.
+cdef inline uint64_t *bank_field(const Layout *layout, char *base, int rank, int kind,
+                                 int bank) noexcept nogil:
+    return <uint64_t *> (rank_range(layout, base, rank) + layout.bank_fields
+                         + <size_t> (kind * layout.banks + bank) * LINE_BYTES)
+
+
+cdef inline Published *published(const Layout *layout, char *base, int rank,
+                                 uint64_t call) noexcept nogil:
+    return (<Published *> (rank_range(layout, base, rank) + layout.ring)
+            + (call & <uint64_t> (layout.ring_entries - 1)))
+
+
+cdef inline Line *exchange_line(const Layout *layout, char *base, int rank,
+                                int parity) noexcept nogil:
+    return <Line *> (rank_range(layout, base, rank) + layout.exchange
+                     + <size_t> parity * layout.exchange_slot)
+
+
+cdef inline Line *rooted_line(const Layout *layout, char *base, int rank, int bank,
+                              int slot) noexcept nogil:
+    return <Line *> (rank_range(layout, base, rank) + layout.rooted
+                     + <size_t> (bank * layout.segments + slot) * layout.rooted_slot)
+
+
+cdef inline Line *segment_line(const Layout *layout, char *base, int rank, int bank,
+                               int segment) noexcept nogil:
+    return <Line *> (rank_range(layout, base, rank) + layout.flags
+                     + <size_t> (bank * layout.segments + segment) * LINE_BYTES)
+
+
+cdef inline char *data_region(const Layout *layout, char *base, int rank, int bank,
+                              int segment) noexcept nogil:
+    return (rank_range(layout, base, rank) + layout.control
+            + <size_t> (bank * layout.segments + segment) * layout.segment_size)
+
+
+cdef class Mapping:
+    cdef Layout layout
+    cdef char *base
+    cdef readonly str name
+    cdef int descriptor
+    cdef int owner_process
+    cdef readonly int rank
+    cdef readonly bint data_reserved
+    cdef bint linked
+
+    cdef _map(self)
+    cdef _hold_lock(self)
+    cdef _reserve(self, size_t offset, size_t length)

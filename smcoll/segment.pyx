@@ -1,0 +1,302 @@
+"""The shared mapping of one communicator on one node (Graham & Shipman 2008, section 3).
+
+``header | rank 0: control pages, data regions | rank 1: ... | ...``: all that a rank owns is one
+contiguous range of whole pages, which it reserves and touches first itself, so that the pages lie
+on its NUMA node. A rank writes only its own range and may read all others.
+
+Nothing here knows MPI: who creates, who attaches and that all agree is the caller's business
+(``smcoll.establish``).
+"""
+
+import errno
+import fcntl
+import os
+import struct
+
+import posix_ipc
+
+from libc.errno cimport errno as c_errno
+from libc.string cimport memcmp, memcpy, memset
+from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
+
+from smcoll.segment cimport Layout, Mapping, Published
+
+cdef extern from "sys/mman.h" nogil:
+    int madvise(void *start, size_t length, int advice) noexcept
+    enum: MADV_REMOVE
+
+NAME_PREFIX = "/smcoll"
+SHARED_MEMORY_DIRECTORY = "/dev/shm"
+PAGE = os.sysconf("SC_PAGESIZE")
+NONCE_BYTES = 16
+_MAGIC = b"smcoll\x00\x01"
+# magic, nonce, total bytes, ranks, banks, segments, segment_size
+_HEADER = struct.Struct("=8s16sQQQQQ")
+# Names that this process has open: closing a second descriptor of such a file would drop the
+# POSIX locks by which the other ranks know that this one is alive.
+_names_in_use = set()
+
+
+cdef size_t _round_up(size_t value, size_t unit) noexcept nogil:
+    return (value + unit - 1) // unit * unit
+
+
+cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size_t segment_size,
+                        size_t inline_size, size_t rooted_inline_size) except -1:
+    """Fill ``layout``; every offset and size in the mapping comes from here."""
+    cdef size_t page = PAGE
+    cdef size_t at = LINE_BYTES                       # behind the Status line
+    if not (ranks >= 1 and 1 <= banks <= MAX_BANKS and segments >= 1):
+        raise ValueError(f"no layout for {ranks} ranks, {banks} banks of {segments} segments")
+    if segment_size < page or segment_size % page:
+        raise ValueError(f"segment_size {segment_size} is not a multiple of the page ({page})")
+    layout.ranks = ranks
+    layout.banks = banks
+    layout.segments = segments
+    layout.segment_size = segment_size
+    layout.exchange_slot = _round_up(LINE_HEADER + inline_size, LINE_BYTES)
+    layout.rooted_slot = _round_up(LINE_HEADER + rooted_inline_size, LINE_BYTES)
+    layout.inline_size = layout.exchange_slot - LINE_HEADER
+    layout.rooted_inline_size = layout.rooted_slot - LINE_HEADER
+    # A rank can be past another by at most all slots of both rings and the calls around them; the
+    # ring is at least that long, so an entry that a waiter compares was not overwritten yet.
+    layout.ring_entries = 4
+    while layout.ring_entries < 2 * banks * segments + 4:
+        layout.ring_entries *= 2
+    layout.bank_fields = at
+    at += 2 * banks * LINE_BYTES
+    layout.ring = at
+    at = _round_up(at + layout.ring_entries * sizeof(Published), LINE_BYTES)
+    layout.exchange = at
+    at += 2 * layout.exchange_slot
+    layout.rooted = at
+    at += <size_t> banks * segments * layout.rooted_slot
+    layout.flags = at
+    at += <size_t> banks * segments * LINE_BYTES
+    layout.control = _round_up(at, page)
+    layout.data = <size_t> banks * segments * segment_size
+    layout.stride = layout.control + layout.data
+    layout.header = page
+    layout.total = layout.header + ranks * layout.stride
+    return 0
+
+
+def memory_cost(config, int ranks):
+    """Bytes of shared memory for a communicator of ``ranks`` ranks on one node.
+
+    Constant per rank and linear in ranks and in data pages::
+
+        total = page + ranks * (control + banks * segments * segment_size)
+
+    ``control`` is a few pages per rank and is all that is reserved until a call first needs the
+    data regions.
+    """
+    cdef Layout layout
+    compute_layout(&layout, ranks, config.banks, config.segments, config.segment_size,
+                   config.inline_size, config.rooted_inline_size)
+    return {
+        "header": layout.header,
+        "control": ranks * layout.control,
+        "data": ranks * layout.data,
+        "total": layout.total,
+        "control_per_rank": layout.control,
+        "data_per_rank": layout.data,
+    }
+
+
+def name_prefix():
+    """Start of the names of this user's segments."""
+    return f"{NAME_PREFIX}-{os.getuid()}-"
+
+
+def remove_stale():
+    """Remove what jobs of this user that were killed while setting up have left.
+
+    A segment has a name only until all its ranks have mapped it, and its creator holds a lock on
+    it all that time. A file of ours that nobody has locked belongs to nobody.
+    """
+    removed = []
+    prefix = name_prefix()[1:]
+    try:
+        names = os.listdir(SHARED_MEMORY_DIRECTORY)
+    except OSError:
+        return removed
+    for name in names:
+        if not name.startswith(prefix) or "/" + name in _names_in_use:
+            continue
+        path = os.path.join(SHARED_MEMORY_DIRECTORY, name)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            if os.fstat(descriptor).st_uid != os.getuid():
+                continue
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Between creating and locking a living creator's file is unlocked too: an empty file
+            # is left alone unless it is old.
+            facts = os.fstat(descriptor)
+            if facts.st_size == 0 and abs(_file_age(facts)) < 10:
+                continue
+            os.unlink(path)
+            removed.append(name)
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
+    return removed
+
+
+def _file_age(facts):
+    import time
+
+    return time.time() - facts.st_mtime
+
+
+cdef class Mapping:
+    """One rank's view of the segment: created by one rank, attached to by the others.
+
+    Closing unmaps in this process only. After ``fork`` the child's copy does nothing when it is
+    destroyed, except giving its own address space back.
+    """
+
+    def __cinit__(self, int rank, int ranks, config):
+        self.base = NULL
+        self.descriptor = -1
+        self.owner_process = os.getpid()
+        self.rank = rank
+        compute_layout(&self.layout, ranks, config.banks, config.segments, config.segment_size,
+                       config.inline_size, config.rooted_inline_size)
+
+    def create(self, bytes nonce):
+        """Make the file: random name, exclusive, mode 0600, full (sparse) size. Returns its name.
+
+        Raises OSError (also ENOSPC when not even the header's page can be reserved).
+        """
+        self.name = name_prefix() + os.urandom(8).hex()
+        _names_in_use.add(self.name)
+        memory = posix_ipc.SharedMemory(self.name, posix_ipc.O_CREX, mode=0o600, size=0)
+        self.descriptor = memory.fd
+        self.linked = True
+        # flock for the name's life (any process may test it), fcntl locks for the ranks' lives.
+        fcntl.flock(self.descriptor, fcntl.LOCK_SH)
+        os.set_inheritable(self.descriptor, False)
+        os.ftruncate(self.descriptor, self.layout.total)
+        os.posix_fallocate(self.descriptor, 0, self.layout.header)
+        self._map()
+        header = _HEADER.pack(_MAGIC, nonce, self.layout.total, self.layout.ranks,
+                              self.layout.banks, self.layout.segments, self.layout.segment_size)
+        memcpy(self.base, <const char *> header, _HEADER.size)
+        self._hold_lock()
+        return self.name
+
+    def attach(self, str name, bytes nonce):
+        """Map the file that another rank created; OSError unless it is that very file."""
+        self.name = name
+        _names_in_use.add(name)
+        memory = posix_ipc.SharedMemory(name)
+        self.descriptor = memory.fd
+        os.set_inheritable(self.descriptor, False)
+        facts = os.fstat(self.descriptor)
+        if facts.st_uid != os.getuid():
+            raise OSError(errno.EPERM, f"{name} belongs to another user")
+        if <size_t> facts.st_size != self.layout.total:
+            raise OSError(errno.EINVAL, f"{name} has {facts.st_size} bytes, "
+                          f"not {self.layout.total}")
+        self._map()
+        header = _HEADER.pack(_MAGIC, nonce, self.layout.total, self.layout.ranks,
+                              self.layout.banks, self.layout.segments, self.layout.segment_size)
+        if memcmp(self.base, <const char *> header, _HEADER.size) != 0:
+            raise OSError(errno.EINVAL, f"{name} is not the segment of this communicator")
+        self._hold_lock()
+
+    cdef _map(self):
+        cdef void *where = mmap(NULL, self.layout.total, PROT_READ | PROT_WRITE, MAP_SHARED,
+                                self.descriptor, 0)
+        if where == MAP_FAILED:
+            raise OSError(c_errno, os.strerror(c_errno))
+        self.base = <char *> where
+
+    cdef _hold_lock(self):
+        # A POSIX lock dies with its process, in every PID namespace, zombie or not, and is not
+        # inherited by forked helpers: who holds byte r is rank r, alive.
+        fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self.rank)
+
+    def reserve_control(self):
+        """Reserve and first touch this rank's control pages. OSError (ENOSPC) when it can't be."""
+        self._reserve(0, self.layout.control)
+
+    def reserve_data(self):
+        """Reserve and first touch this rank's data regions. OSError (ENOSPC) when it can't be."""
+        self._reserve(self.layout.control, self.layout.data)
+        self.data_reserved = True
+
+    def give_data_back(self):
+        """Return the pages of the data regions to the system (another rank could not have its)."""
+        cdef char *start = rank_range(&self.layout, self.base, self.rank) + self.layout.control
+        if self.data_reserved:
+            self.data_reserved = False
+            if madvise(start, self.layout.data, MADV_REMOVE) != 0:
+                raise OSError(c_errno, os.strerror(c_errno))
+
+    def is_ours(self):
+        """Whether this process made the mapping (a forked child did not) and still has it."""
+        return self.base != NULL and os.getpid() == self.owner_process
+
+    cdef _reserve(self, size_t offset, size_t length):
+        cdef char *start = rank_range(&self.layout, self.base, self.rank) + offset
+        cdef size_t file_offset = start - self.base
+        os.posix_fallocate(self.descriptor, file_offset, length)
+        memset(start, 0, length)
+
+    def unlink(self):
+        """Remove the name; the memory lives on until every rank has unmapped it."""
+        if self.linked:
+            self.linked = False
+            try:
+                posix_ipc.unlink_shared_memory(self.name)
+            except posix_ipc.ExistentialError:
+                pass
+            fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+
+    def is_alive(self, int rank):
+        """Whether some process holds the lock of ``rank`` (a stopped one does, a zombie doesn't)."""
+        query = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, rank, 1, 0)
+        answer = fcntl.fcntl(self.descriptor, fcntl.F_GETLK, query)
+        return struct.unpack("hhqqi", answer)[0] != fcntl.F_UNLCK
+
+    def close(self):
+        """Unmap in this process and close the descriptor. Safe to call again, and after fork."""
+        cdef char *base = self.base
+        if base != NULL:
+            self.base = NULL
+            munmap(base, self.layout.total)
+        if self.descriptor >= 0:
+            if self.linked and os.getpid() == self.owner_process:
+                self.unlink()
+            os.close(self.descriptor)
+            self.descriptor = -1
+            _names_in_use.discard(self.name)
+
+    def __dealloc__(self):
+        # A forked child must not unlink or unlock what is its parent's: closing a descriptor in
+        # the child drops no lock of the parent, and `linked` is heeded by the owner only.
+        try:
+            self.close()
+        except OSError:
+            pass
+
+    @property
+    def control_bytes(self):
+        """Bytes of one rank's control pages."""
+        return self.layout.control
+
+    @property
+    def bytes_total(self):
+        """Size of the whole mapping."""
+        return self.layout.total
+
+    @property
+    def bytes_reserved(self):
+        """Bytes of this rank's range that are really reserved."""
+        return self.layout.control + (self.layout.data if self.data_reserved else 0)

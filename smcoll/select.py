@@ -1,0 +1,116 @@
+"""Which algorithm, radices and section size for (collective, bytes, ranks). Knows nothing of MPI.
+
+Order of authority (DESIGN section 9): an explicit setting, then the built-in defaults below. The
+result is a table per collective, made once per communicator on every rank from rank 0's settings,
+so that all ranks choose alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .algos import ALGORITHMS, RADICES
+
+KIB = 1024
+UNLIMITED = 1 << 62
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One row of a decision table: what is done for messages of up to ``up_to`` bytes."""
+
+    up_to: int
+    algorithm: str
+    number: int
+    fan_in: int
+    fan_out: int
+    section_bytes: int
+    pipelined: bool
+    reason: str
+
+
+def defaults(collective: str, ranks: int, oversubscribed: bool) -> list[tuple[int, str, int]]:
+    """Built-in rows (up_to, algorithm, section bytes), measured on 2 cores: docs/performance.md."""
+    if collective == "barrier":
+        return [(UNLIMITED, "all_read", 0)]
+    if collective == "bcast":
+        return [(UNLIMITED, "fan_out", 64 * KIB)]
+    if collective == "reduce":
+        if ranks <= 2:
+            return [(UNLIMITED, "fan_in", 64 * KIB)]
+        return [(16 * KIB, "fan_in", 16 * KIB), (UNLIMITED, "reduce_scatter_gather", 128 * KIB)]
+    if ranks <= 2:
+        return [(256 * KIB, "all_read", 64 * KIB), (UNLIMITED, "tiled", 128 * KIB)]
+    return [(2 * KIB, "all_read", 16 * KIB), (UNLIMITED, "tiled", 128 * KIB)]
+
+
+def default_radix(ranks: int, oversubscribed: bool) -> int:
+    """Radix of trees where none is set.
+
+    Where ranks share cores, depth in dependent steps is what counts (each costs a turn of the run
+    queue), so a tree is flat; so it is for few ranks. Else GS found 4 and 5 best on 16 cores.
+    """
+    if oversubscribed or ranks <= 5:
+        return max(1, ranks - 1)
+    return 4
+
+
+def decide(config, ranks: int, oversubscribed: bool) -> dict[str, list[Decision]]:
+    """The decision tables of a communicator."""
+    tables = {}
+    radix = default_radix(ranks, oversubscribed)
+    for collective, names in ALGORITHMS.items():
+        wanted = getattr(config, collective)
+        if wanted == "auto":
+            rows = defaults(collective, ranks, oversubscribed)
+            reason = "built-in default" + (", ranks outnumber CPUs" if oversubscribed else "")
+        else:
+            rows = [(UNLIMITED, wanted, config.segment_size)]
+            reason = f"set by Config({collective}={wanted!r}) or SMCOLL_{collective.upper()}"
+        tables[collective] = [
+            Decision(
+                up_to=up_to,
+                algorithm=name,
+                number=names.index(name),
+                fan_in=min(config.fan_in or radix, 255),
+                fan_out=min(config.fan_out or radix, 255),
+                section_bytes=min(section or config.segment_size, config.segment_size),
+                pipelined=config.pipeline,
+                reason=reason,
+            )
+            for up_to, name, section in rows
+        ]
+    return tables
+
+
+def decision_for(tables: dict[str, list[Decision]], collective: str, nbytes: int) -> Decision:
+    """The row that a call of ``nbytes`` bytes follows."""
+    rows = tables[collective]
+    return next((row for row in rows[:-1] if nbytes <= row.up_to), rows[-1])
+
+
+def override(decision: Decision, collective: str, algorithm=None, fan_in=None, fan_out=None,
+             section_bytes=None, pipelined=None) -> Decision:
+    """The same row with an algorithm or radices of the caller's. ValueError for unknown ones."""
+    changes = {}
+    if algorithm is not None:
+        names = ALGORITHMS[collective]
+        if algorithm not in names:
+            raise ValueError(f"{algorithm!r} is no {collective} algorithm "
+                             f"(one of {', '.join(names)})")
+        changes.update(algorithm=algorithm, number=names.index(algorithm))
+    for name, value in (("fan_in", fan_in), ("fan_out", fan_out)):
+        if value is None:
+            continue
+        if not 1 <= value <= 255:
+            raise ValueError(f"{name}={value} is no radix between 1 and 255")
+        if name not in RADICES.get((collective, algorithm or decision.algorithm), ()):
+            raise ValueError(f"{collective} {algorithm or decision.algorithm} has no {name} radix")
+        changes[name] = value
+    if section_bytes is not None:
+        if section_bytes < 64:
+            raise ValueError(f"section_bytes={section_bytes} is less than 64")
+        changes["section_bytes"] = section_bytes
+    if pipelined is not None:
+        changes["pipelined"] = bool(pipelined)
+    return replace(decision, reason="given with the call", **changes)
