@@ -15,12 +15,12 @@ from smcoll.barrier cimport (
 from smcoll.bcast cimport bcast_fan_out
 from smcoll.inline cimport allreduce_inline, bcast_inline, reduce_inline
 from smcoll.pipeline cimport Call
-from smcoll.reduce cimport reduce_fan_in, reduce_scatter_gather
+from smcoll.reduce cimport reduce_fan_in, reduce_scatter_gather, reduce_tiled
 
 ALGORITHMS = {
     "barrier": ("all_read", "tree", "dissemination"),
     "bcast": ("fan_out",),
-    "reduce": ("fan_in", "reduce_scatter_gather"),
+    "reduce": ("fan_in", "reduce_scatter_gather", "tiled"),
     "allreduce": ("all_read", "fan_in_fan_out", "recursive_doubling", "recursive_halving",
                   "tiled"),
 }
@@ -97,6 +97,8 @@ cdef int run_reduce(Team *team, const Plan *plan, const Operands *operands) noex
     fill_call(&call, team, plan, operands)
     if plan.algorithm == REDUCE_SCATTER_GATHER:
         return reduce_scatter_gather(&call, plan.pipelined, plan.section_bytes)
+    if plan.algorithm == REDUCE_TILED:
+        return reduce_tiled(&call, plan.pipelined, plan.section_bytes)
     return reduce_fan_in(&call, plan.pipelined, plan.section_bytes)
 
 

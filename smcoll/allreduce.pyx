@@ -9,11 +9,11 @@ from smcoll.pairwise cimport (
 from smcoll.pipeline cimport (
     Call, Section, complete, heard, heard_all, plan_call, post, region, writable,
 )
+from smcoll.tiled cimport copy_in_others, copy_out_others, reduce_own_slice_for_all
 
 cdef enum:
     STEP_PARTIAL = 1           # fan-in: our subtree is reduced
-    STEP_RESULT = 2            # fan-out, tiled: the result (our slice of it) is there
-    LINE = 64                  # slices are cut at cache lines
+    STEP_RESULT = 2            # fan-out: the result is there
 
 
 # ---------------------------------------------------------------------------------- all-read
@@ -240,63 +240,6 @@ cdef int allreduce_tiled(Call *call, bint pipelined, size_t section_bytes) noexc
     """
     plan_call(call, 3, section_bytes, pipelined, False)
     call.phase[0] = copy_in_others
-    call.phase[1] = reduce_own_slice
+    call.phase[1] = reduce_own_slice_for_all
     call.phase[2] = copy_out_others
     return complete(call)
-
-
-# Start of `rank`'s slice in bytes; `rank` = ranks gives the end of the last one.
-cdef inline size_t tile(Call *call, Section *section, int rank) noexcept nogil:
-    cdef size_t lines = (section.nbytes + LINE - 1) // LINE
-    cdef size_t at = lines * <size_t> rank // <size_t> call.team.size * LINE
-    return at if at < section.nbytes else section.nbytes
-
-
-cdef int copy_in_others(Call *call, Section *section) noexcept nogil:
-    cdef int rank = call.team.rank, status = writable(call, section)
-    cdef size_t begin, end
-    cdef char *own = region(call, section, rank)
-    cdef const char *user = call.send + section.offset
-    if status != DONE:
-        return status
-    begin = tile(call, section, rank)
-    end = tile(call, section, rank + 1)
-    memcpy(own, user, begin)
-    memcpy(own + end, user + end, section.nbytes - end)
-    post(call, section, STEP_IN)
-    return DONE
-
-
-cdef int reduce_own_slice(Call *call, Section *section) noexcept nogil:
-    cdef int rank, self = call.team.rank, status = heard_all(call, section, STEP_IN)
-    cdef size_t begin, end
-    cdef char *own = region(call, section, self)
-    if status != DONE:
-        return status
-    begin = tile(call, section, self)
-    end = tile(call, section, self + 1)
-    for rank in range(call.team.size):
-        call.sources[rank] = region(call, section, rank) + begin
-    call.sources[self] = call.send + section.offset + begin
-    call.kernel(own + begin, call.sources, call.team.size, (end - begin) // call.element_size)
-    post(call, section, STEP_RESULT)
-    memcpy(call.recv + section.offset + begin, own + begin, end - begin)
-    return DONE
-
-
-cdef int copy_out_others(Call *call, Section *section) noexcept nogil:
-    cdef int owner, status
-    cdef size_t begin, end
-    while section.progress < call.team.size - 1:
-        owner = call.team.rank + section.progress + 1
-        if owner >= call.team.size:
-            owner -= call.team.size
-        status = heard(call, section, owner, STEP_RESULT)
-        if status != DONE:
-            return status
-        begin = tile(call, section, owner)
-        end = tile(call, section, owner + 1)
-        memcpy(call.recv + section.offset + begin, region(call, section, owner) + begin,
-               end - begin)
-        section.progress += 1
-    return DONE

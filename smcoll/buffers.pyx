@@ -79,7 +79,15 @@ def _mpi_types():
     return codes
 
 
-_CODE_OF_MPI_TYPE = _mpi_types()
+cdef dict _codes_of_mpi_types = None
+
+
+cdef int code_of_type(datatype):
+    # Made when first needed: a program may initialise MPI itself, after importing smcoll.
+    global _codes_of_mpi_types
+    if _codes_of_mpi_types is None:
+        _codes_of_mpi_types = _mpi_types()
+    return _codes_of_mpi_types.get(datatype.handle, -1)
 
 
 cdef bint plain_array(object spec, bint writable, Message *message) noexcept:
@@ -236,7 +244,7 @@ cdef Specification parse(object spec, bint writable):
     result.message.address = result.base + offset
     result.message.count = count
     result.message.nbytes = count * datatype.Get_size()
-    result.message.element_type = _CODE_OF_MPI_TYPE.get(datatype.handle, -1)
+    result.message.element_type = code_of_type(datatype)
     result.contiguous = (result.message.element_type >= 0
                          or datatype.is_predefined
                          and datatype.Get_extent() == (0, datatype.Get_size()))

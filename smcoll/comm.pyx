@@ -19,28 +19,19 @@ from smcoll.barrier cimport (
 from smcoll.buffers cimport Message, Specification, parse, plain_array
 from smcoll.engine cimport CARRIED_OUT, Engine
 from smcoll.kernels cimport OPS
+from smcoll.operations cimport NO_OP, code_of_op, mpi_takes
 
-from smcoll import kernels
 from smcoll.config import Config
 from smcoll.establish import establish
 from smcoll.select import decision_for
 
 cdef object IN_PLACE = MPI.IN_PLACE
-cdef object SUM = MPI.SUM
 
 cdef enum:
-    NO_OP = -1
     NUMPY_TYPES = 64
-
-# Code of a predefined operation by its handle.
-cdef dict _CODE_OF_OP = {getattr(MPI, name).handle: code
-                         for name, code in kernels.OPERATIONS.items()}
-cdef int _SUM = kernels.OPERATIONS["SUM"]
 
 # [operation][numpy type]: MPI takes the pair and we have a kernel for it. Filled when first asked.
 cdef bint _known_pair[OPS][NUMPY_TYPES]
-# (operation, datatype) handles that MPI was seen to take.
-cdef set _accepted_pairs = set()
 
 
 @dataclass(frozen=True)
@@ -121,8 +112,25 @@ def _forget(comm, keyval, state):
     state.close()
 
 
-_STATE = MPI.Comm.Create_keyval(delete_fn=_forget)
-_CONFIG = MPI.Comm.Create_keyval(copy_fn=True)      # a duplicate has its parent's settings
+cdef class _Keyvals:
+    """The two attributes on a communicator's handle. Made when MPI is initialised for sure."""
+
+    cdef int state
+    cdef int config            # copied: a duplicate has its parent's settings
+
+    def __cinit__(self):
+        self.state = MPI.Comm.Create_keyval(delete_fn=_forget)
+        self.config = MPI.Comm.Create_keyval(copy_fn=True)
+
+
+cdef _Keyvals _made_keyvals = None
+
+
+cdef _Keyvals keyvals():
+    global _made_keyvals
+    if _made_keyvals is None:
+        _made_keyvals = _Keyvals()
+    return _made_keyvals
 
 
 cdef State state_of(comm):
@@ -130,10 +138,10 @@ cdef State state_of(comm):
     cdef State state = getattr(comm, "_state", None)
     if state is not None:
         return state
-    state = MPI.Comm.Get_attr(comm, _STATE)
+    state = MPI.Comm.Get_attr(comm, keyvals().state)
     if state is None:
-        state = State(MPI.Comm.Get_attr(comm, _CONFIG) or Config())
-        MPI.Comm.Set_attr(comm, _STATE, state)
+        state = State(MPI.Comm.Get_attr(comm, keyvals().config) or Config())
+        MPI.Comm.Set_attr(comm, keyvals().state, state)
     comm._state = state
     return state
 
@@ -157,36 +165,17 @@ cdef own_mpi(comm, collective):
     state.mpi_calls[collective] = state.mpi_calls.get(collective, 0) + 1
 
 
-cdef int code_of_op(op) except -2:
-    if op is SUM:
-        return _SUM
-    if not isinstance(op, MPI.Op):
-        raise TypeError(f"Argument 'op' has incorrect type (expected mpi4py.MPI.Op, "
-                        f"got {type(op).__name__})")
-    return _CODE_OF_OP.get(op.handle, NO_OP)
-
-
 cdef bint have_kernel(Engine engine, op, int op_code, Specification spec, object original):
-    """Whether we carry out this operation on this type; raises what MPI raises if it refuses it.
-
-    MPI is asked once for each pair, on a communicator of one rank, where nothing is communicated.
-    """
+    """Whether we carry out this operation on this type; raises what MPI raises if it refuses it."""
     cdef Message plain
     if op_code == NO_OP or spec.message.element_type < 0:
         return False
     if engine.kernel_of(op_code, spec.message.element_type) == NULL:
         return False
-    pair = (op.handle, spec.datatype.handle)
-    if pair not in _accepted_pairs:
-        one, other = bytearray(32), bytearray(32)
-        MPI.Intracomm.Allreduce(_one_rank, [one, 1, spec.datatype], [other, 1, spec.datatype], op)
-        _accepted_pairs.add(pair)
+    mpi_takes(op, spec.datatype)
     if plain_array(original, False, &plain):
         _known_pair[op_code][plain.numpy_type] = True
     return True
-
-
-_one_rank = MPI.Intracomm(MPI.COMM_SELF)
 
 
 cdef check_root(Engine engine, int root):
@@ -460,7 +449,7 @@ class Distgraphcomm(Collectives, MPI.Distgraphcomm):
 def adopt(comm, config):
     """Give a new handle its settings, and its segment at once if they say eager."""
     cdef State state
-    MPI.Comm.Set_attr(comm, _CONFIG, config or Config())
+    MPI.Comm.Set_attr(comm, keyvals().config, config or Config())
     state = state_of(comm)
     if state.config.eager:
         state.make(comm)
@@ -481,6 +470,6 @@ def wrap(comm, config=None):
     else:
         raise TypeError(f"expected an intracommunicator, not {type(comm).__name__}")
     wrapped = plain.__new__(accelerated, comm)
-    if MPI.Comm.Get_attr(wrapped, _STATE) is None:
+    if MPI.Comm.Get_attr(wrapped, keyvals().state) is None:
         adopt(wrapped, config)
     return wrapped

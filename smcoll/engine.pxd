@@ -38,6 +38,7 @@ cdef class Engine:
     cdef readonly bint data_refused
     cdef readonly bint closed
     cdef dict trees
+    cdef dict plans            # per-call choices that were made before
     cdef const void **sources
     cdef Choice table[COLLECTIVES][MAX_CHOICES]
     cdef int choices[COLLECTIVES]
@@ -55,7 +56,7 @@ cdef class Engine:
     cdef Plan overridden(self, collective, size_t nbytes, algorithm, fan_in, fan_out,
                          section_bytes, pipelined)
     cdef check_root(self, int root)
-    cdef check_reduction(self, Specification send, Specification recv, int op)
+    cdef int check_reduction(self, Specification send, Specification recv, op) except -1
     cdef check_carried_out(self, int path)
     cdef void release_gil_if_long(self, size_t nbytes) noexcept
     cdef int64_t started(self, Tally *tally, size_t nbytes) noexcept

@@ -28,6 +28,7 @@ from smcoll.barrier cimport (
 from smcoll.buffers cimport Specification, parse
 from smcoll.inline cimport allreduce_inline
 from smcoll.kernels cimport OP_MIN, TYPE_INT64, element_size, reduction_kernel_for, reduction_kernel
+from smcoll.operations cimport code_of_op
 from smcoll.segment cimport Mapping, Published, Status, published, status_of
 from smcoll.trees cimport Tree, TreeView
 
@@ -105,6 +106,7 @@ cdef class Engine:
         self.config = config
         self.budget = budget
         self.trees = {}
+        self.plans = {}
         self.instruction_set = instruction_set
         self.sources = <const void **> malloc(size * sizeof(void *))
         if self.sources == NULL:
@@ -514,56 +516,65 @@ cdef class Engine:
         check_contiguous(spec)
         self.check_carried_out(self.bcast_(spec.message.address, spec.message.nbytes, root, &plan))
 
-    def reduce(self, sendbuf, recvbuf, op, int root=0, algorithm=None, fan_in=None,
+    def reduce(self, sendbuf, recvbuf, op=MPI.SUM, int root=0, algorithm=None, fan_in=None,
                section_bytes=None, pipelined=None):
         """Reduce with an algorithm and radix of the caller's choice.
 
-        ``op``: a code of ``smcoll.kernels.OPERATIONS``; ``recvbuf`` counts at the root only.
+        ``op``: a predefined operation with a kernel; ``recvbuf`` counts at the root only.
         """
         cdef Specification send = parse(sendbuf, False)
         cdef Specification recv = parse(recvbuf, True) if self.team.rank == root else send
         cdef Plan plan = self.overridden("reduce", send.message.nbytes, algorithm, fan_in, None,
                                          section_bytes, pipelined)
+        cdef int op_code = self.check_reduction(send, recv, op)
         self.check_root(root)
-        self.check_reduction(send, recv, op)
         self.check_carried_out(self.reduce_(
             send.message.address, recv.message.address, send.message.count,
-            send.message.element_type, op, root, &plan))
+            send.message.element_type, op_code, root, &plan))
 
-    def allreduce(self, sendbuf, recvbuf, op, algorithm=None, fan_in=None, fan_out=None,
+    def allreduce(self, sendbuf, recvbuf, op=MPI.SUM, algorithm=None, fan_in=None, fan_out=None,
                   section_bytes=None, pipelined=None):
         """Allreduce with an algorithm and radices of the caller's choice.
 
-        ``op``: a code of ``smcoll.kernels.OPERATIONS``. Buffers: contiguous, of one element type.
+        ``op``: a predefined operation with a kernel. Buffers: contiguous, of one element type.
         """
         cdef Specification send = parse(sendbuf, False)
         cdef Specification recv = parse(recvbuf, True)
         cdef Plan plan = self.overridden("allreduce", send.message.nbytes, algorithm, fan_in,
                                          fan_out, section_bytes, pipelined)
-        self.check_reduction(send, recv, op)
+        cdef int op_code = self.check_reduction(send, recv, op)
         self.check_carried_out(self.allreduce_(
             send.message.address, recv.message.address, send.message.count,
-            send.message.element_type, op, &plan))
+            send.message.element_type, op_code, &plan))
 
     cdef Plan overridden(self, collective, size_t nbytes, algorithm, fan_in, fan_out,
                          section_bytes, pipelined):
+        cdef _KeptPlan kept
         row = decision_for(self.decisions, collective, nbytes)
-        return self.plan(COLLECTIVE_NUMBERS[collective],
-                         override(row, collective, algorithm, fan_in, fan_out, section_bytes,
-                                  pipelined))
+        key = (collective, row.up_to, algorithm, fan_in, fan_out, section_bytes, pipelined)
+        kept = self.plans.get(key)
+        if kept is None:
+            kept = _KeptPlan()
+            kept.plan = self.plan(COLLECTIVE_NUMBERS[collective],
+                                  override(row, collective, algorithm, fan_in, fan_out,
+                                           section_bytes, pipelined))
+            self.plans[key] = kept
+        return kept.plan
 
     cdef check_root(self, int root):
         if not 0 <= root < self.team.size:
             raise MPI.Exception(MPI.ERR_ROOT)
 
-    cdef check_reduction(self, Specification send, Specification recv, int op):
+    cdef int check_reduction(self, Specification send, Specification recv, op) except -1:
+        cdef int op_code = code_of_op(op)
         check_contiguous(send)
         check_contiguous(recv)
         if (send.message.element_type != recv.message.element_type
                 or send.message.count != recv.message.count):
             raise ValueError("mismatch in send and receive count or type")
-        if self.kernel_of(op, send.message.element_type) == NULL:
+        if self.kernel_of(op_code, send.message.element_type) == NULL:
             raise MPI.Exception(MPI.ERR_OP)
+        return op_code
 
     cdef check_carried_out(self, int path):
         if path != CARRIED_OUT:
@@ -689,6 +700,12 @@ cdef add_row(list rows, collective, algorithm, path, Tally *tally):
         seconds = tally.timed_ns * 1e-9 / tally.timed_calls * tally.calls
     rows.append({"collective": collective, "algorithm": algorithm, "path": path,
                  "calls": tally.calls, "bytes": tally.nbytes, "seconds": seconds})
+
+
+cdef class _KeptPlan:
+    """A plan with the caller's algorithm and radices, kept for the next such call."""
+
+    cdef Plan plan
 
 
 cdef class _Flag:

@@ -5,6 +5,7 @@ from libc.string cimport memcpy
 from smcoll.barrier cimport DONE
 from smcoll.pairwise cimport STEP_READY, copy_in, halve, power_of_two, slice_of, steps_of
 from smcoll.pipeline cimport Call, Section, complete, heard, plan_call, post, region, writable
+from smcoll.tiled cimport copy_in_others, copy_out_at_root, reduce_own_slice_for_root
 from smcoll.trees cimport to_real, to_virtual
 
 cdef enum:
@@ -70,3 +71,12 @@ cdef int gather_to_root(Call *call, Section *section) noexcept nogil:
                end - begin)
         section.progress += 1
     return DONE
+
+
+cdef int reduce_tiled(Call *call, bint pipelined, size_t section_bytes) noexcept nogil:
+    """Every rank reduces its slice of all sources at once (LHS 2.4); the root gathers the slices."""
+    plan_call(call, 3, section_bytes, pipelined, False)
+    call.phase[0] = copy_in_others
+    call.phase[1] = reduce_own_slice_for_root
+    call.phase[2] = copy_out_at_root
+    return complete(call)

@@ -38,7 +38,9 @@ def defaults(collective: str, ranks: int, oversubscribed: bool) -> list[tuple[in
     if collective == "reduce":
         if ranks <= 2:
             return [(UNLIMITED, "fan_in", 64 * KIB)]
-        return [(16 * KIB, "fan_in", 16 * KIB), (UNLIMITED, "reduce_scatter_gather", 128 * KIB)]
+        # Where ranks share cores, nobody waits for the root to do all the work alone.
+        fan_in_limit = 4096 * KIB if oversubscribed else 16 * KIB
+        return [(fan_in_limit, "fan_in", 128 * KIB), (UNLIMITED, "tiled", 128 * KIB)]
     if ranks <= 2:
         return [(256 * KIB, "all_read", 64 * KIB), (UNLIMITED, "tiled", 128 * KIB)]
     return [(2 * KIB, "all_read", 16 * KIB), (UNLIMITED, "tiled", 128 * KIB)]

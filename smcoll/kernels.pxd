@@ -1,0 +1,30 @@
+"""Copy and reduction loops. The SIMD code itself is compiled into kernels.pyx only."""
+
+cdef extern from "reduction_types.h" nogil:
+    ctypedef void (*reduction_kernel)(void *out, const void *const *sources,
+                                      int count_of_sources, size_t elements) noexcept nogil
+    size_t element_size(int element_type) noexcept
+
+    enum:
+        OP_SUM, OP_PROD, OP_MAX, OP_MIN, OP_LAND, OP_BAND, OP_LOR, OP_BOR, OP_LXOR, OP_BXOR, OPS
+
+    enum:
+        TYPE_INT8, TYPE_INT16, TYPE_INT32, TYPE_INT64
+        TYPE_UINT8, TYPE_UINT16, TYPE_UINT32, TYPE_UINT64
+        TYPE_BOOL, TYPE_FLOAT, TYPE_DOUBLE, TYPE_LONG_DOUBLE
+        TYPE_COMPLEX_FLOAT, TYPE_COMPLEX_DOUBLE, TYPES
+
+    enum:
+        INSTRUCTIONS_BASELINE, INSTRUCTIONS_AVX2, INSTRUCTIONS_AVX512, INSTRUCTION_SETS
+
+
+cdef extern from "copy.h" nogil:
+    void copy_bytes(void *out, const void *source, size_t bytes) noexcept
+    # Non-temporal stores, fenced before it returns; memcpy where the CPU is not x86.
+    void copy_bytes_streaming(void *out, const void *source, size_t bytes) noexcept
+
+
+# NULL where MPI has no such reduction. `instruction_set`: not above best_instruction_set().
+cdef reduction_kernel reduction_kernel_for(int op, int element_type,
+                                           int instruction_set) noexcept nogil
+cdef int best_instruction_set() noexcept nogil
