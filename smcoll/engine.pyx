@@ -207,7 +207,7 @@ cdef class Engine:
     def refuse(self):
         """Raise what says that this communicator can't be used any more."""
         if self.closed:
-            raise Error("this communicator has been freed")
+            raise MPI.Exception(MPI.ERR_COMM)
         kind, message = self.failure
         raise kind(f"{message} (this communicator can't be used any more)")
 
@@ -219,36 +219,36 @@ cdef class Engine:
         blamed = team.awaited_rank
         if status == FAILED_EXCEPTION:
             error = self.attendant.take_failure()
-            self.poison(POISON_EXCEPTION)
+            self.poison(POISON_EXCEPTION, team.rank)
             self.failure = (Error, f"rank {team.rank} was interrupted in {where}: "
                                    f"{type(error).__name__}")
             raise error
         if status == FAILED_MISMATCH:
-            self.poison(POISON_MISMATCH)
-            self.failure = (MismatchError, self.explain_mismatch())
+            self.poison(POISON_MISMATCH, blamed)
+            self.failure = (MismatchError, self.explain_mismatch(team.call))
         elif status == FAILED_POISONED:
-            self.failure = self.explain_poison(self.blamed, where)
-            self.poison(POISON_EXCEPTION)
+            self.failure = self.pass_on_poison(self.blamed, where)
         elif status == FAILED_TIMEOUT:
-            self.poison(POISON_TIMEOUT)
-            self.failure = (WaitTimeout, f"waited {self.config.timeout:g} s for rank {blamed} in "
-                                         f"{where}; rank {blamed} is {self.whereabouts(blamed)}")
+            self.poison(POISON_TIMEOUT, blamed)
+            self.failure = (WaitTimeout, f"waited {self.config.timeout:g} s for "
+                                         f"{self.awaited_in_words(blamed)} in {where}")
         else:
-            self.poison(POISON_PEER_DEAD)
+            self.poison(POISON_PEER_DEAD, blamed)
             self.failure = (PeerError, self.explain_absence(blamed, where))
         kind, message = self.failure
         raise kind(message)
 
-    def poison(self, uint64_t reason):
-        """Tell every rank that waits, now or later, that this one has given up."""
+    def poison(self, uint64_t reason, int blamed):
+        """Tell every rank that waits, now or later, that this one has given up, and why."""
         cdef Status *status = status_of(&self.team.layout, self.team.base, self.team.rank)
         status.poison_call = self.team.call
+        status.poison_rank = blamed
         store_release(&status.poison, reason)
 
     def abandon(self):
         """Give the communicator up without synchronising: an exception is on its way up."""
         if not self.closed and self.failure is None:
-            self.poison(POISON_EXCEPTION)
+            self.poison(POISON_EXCEPTION, self.team.rank)
             self.failure = (Error, f"rank {self.team.rank} abandoned the communicator")
 
     # ------------------------------------------------------------------ the watch
@@ -278,24 +278,29 @@ cdef class Engine:
             status = status_of(&team.layout, team.base, other)
             if load_acquire(&status.poison) != 0:
                 self.blamed = other
-                return self.poisoned_by(other)
+                return FAILED_POISONED
         for other in range(team.size):
             entry = None if other == team.rank else self.published_call(other, team.call)
             if entry is not None and not self.compatible(entry):
                 team.awaited_rank = other
                 return FAILED_MISMATCH
+        # In a call that MPI carries out (rank < 0) a peer may be through with it and have left.
         for other in range(team.size) if rank < 0 else (rank,):
             status = status_of(&team.layout, team.base, other)
-            if other != team.rank and (load_acquire(&status.left) != 0
-                                       or not self.mapping.is_alive(other)):
+            if other == team.rank:
+                continue
+            if load_acquire(&status.left) != 0:
+                gone = rank >= 0
+            else:
+                gone = not self.mapping.is_alive(other) and load_acquire(&status.left) == 0
+            if gone:
                 team.awaited_rank = other
                 return FAILED_PEER_DEAD
         if 0 < self.config.warn_after <= seconds and not self.warned:
             self.warned = True
-            whom = "MPI" if rank < 0 else f"rank {rank}, which is {self.whereabouts(rank)}"
-            print(f"smcoll: rank {team.rank} has waited {seconds:.0f} s in call {team.call}, "
-                  f"{describe_call(team.signature, team.nbytes)}, for {whom}",
-                  file=sys.stderr, flush=True)
+            print(f"smcoll: rank {team.rank} has waited {seconds:.0f} s for "
+                  f"{self.awaited_in_words(rank)} in call {team.call}, "
+                  f"{describe_call(team.signature, team.nbytes)}", file=sys.stderr, flush=True)
         if 0 < self.config.timeout <= seconds:
             return FAILED_TIMEOUT
         return DONE
@@ -304,20 +309,8 @@ cdef class Engine:
         """Whether a peer's published call can be the one that we are in."""
         return entry == (self.team.signature, self.team.nbytes)
 
-    def poisoned_by(self, int rank):
-        """A poisoned peer: in a mismatch name both sides, where they can still be read."""
-        cdef Status *status = status_of(&self.team.layout, self.team.base, rank)
-        if load_acquire(&status.poison) == POISON_MISMATCH:
-            for other in range(self.team.size):
-                entry = self.published_call(other, self.team.call)
-                if entry is not None and not self.compatible(entry):
-                    self.team.awaited_rank = other
-                    return FAILED_MISMATCH
-        return FAILED_POISONED
-
-    def explain_mismatch(self):
+    def explain_mismatch(self, uint64_t call):
         """Who called what, for the call that the ranks disagree about."""
-        cdef uint64_t call = self.team.call
         callers = {}
         for rank in range(self.team.size):
             entry = self.published_call(rank, call)
@@ -328,20 +321,24 @@ cdef class Engine:
         text = ", ".join(f"{_in_words(ranks)} called {what}" for what, ranks in sides)
         return f"ranks disagree about collective number {call}: {text}"
 
-    def explain_poison(self, int rank, where):
+    def pass_on_poison(self, int rank, where):
+        """A peer gave up: the same reason, with the same rank blamed, is ours."""
         cdef Status *status = status_of(&self.team.layout, self.team.base, rank)
-        reason = load_acquire(&status.poison)
-        kind = {POISON_MISMATCH: MismatchError, POISON_TIMEOUT: WaitTimeout}.get(reason, PeerError)
-        entry = self.published_call(rank, status.poison_call)
-        what = describe_call(*entry) if entry is not None else "a collective"
-        why = {
-            POISON_EXCEPTION: "gave the communicator up",
-            POISON_MISMATCH: "found that ranks disagree",
-            POISON_PEER_DEAD: "found a rank dead",
-            POISON_TIMEOUT: "ran into its timeout",
-        }.get(reason, "gave up")
-        return kind, (f"rank {rank} {why} in its call {status.poison_call}, {what}, "
-                      f"while rank {self.team.rank} was in {where}")
+        cdef uint64_t reason = load_acquire(&status.poison)
+        cdef uint64_t call = status.poison_call
+        cdef int blamed = <int> status.poison_rank
+        self.poison(reason, blamed)
+        if reason == POISON_MISMATCH:
+            return MismatchError, self.explain_mismatch(call)
+        if reason == POISON_PEER_DEAD:
+            return PeerError, f"rank {blamed} has died, as rank {rank} found, during {where}"
+        entry = self.published_call(rank, call)
+        what = "a collective" if entry is None else describe_call(*entry)
+        if reason == POISON_TIMEOUT:
+            return WaitTimeout, (f"rank {rank} waited in vain for rank {blamed} in its call {call}, "
+                                 f"{what}; seen in {where}")
+        return PeerError, (f"rank {blamed} gave the communicator up in its call {call}, {what}; "
+                           f"seen in {where}")
 
     def explain_absence(self, int rank, where):
         cdef Status *status = status_of(&self.team.layout, self.team.base, rank)
@@ -349,14 +346,16 @@ cdef class Engine:
             return f"rank {rank} has freed the communicator or ended, while waited for in {where}"
         return f"rank {rank} has died, while waited for in {where}"
 
-    def whereabouts(self, int rank):
-        """Where a rank is, as far as it has published it."""
+    def awaited_in_words(self, int rank):
+        """Who is awaited, and where that rank is as far as it has published it."""
+        if rank < 0:
+            return "MPI"
         cdef Status *status = status_of(&self.team.layout, self.team.base, rank)
         cdef uint64_t call = load_acquire(&status.current_call)
         entry = self.published_call(rank, call)
         what = "no collective yet" if entry is None else describe_call(*entry)
         relation = "in or past" if call >= self.team.call else "not beyond"
-        return f"{relation} its call {call}, {what}"
+        return f"rank {rank}, which is {relation} its call {call}, {what},"
 
     # ------------------------------------------------------------------ the data regions
 

@@ -281,7 +281,7 @@ def command(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (
 
 def run(ranks: int, argv: Sequence[str], timeout: float | None = None, *,
         extra_options: Sequence[str] = (), layout: str | None = None,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None, capture_output: bool = False,
         **popen) -> subprocess.CompletedProcess:
     """Start a job and wait for its end. ``environment`` is added to the job's.
 
@@ -290,6 +290,8 @@ def run(ranks: int, argv: Sequence[str], timeout: float | None = None, *,
     """
     arguments, job_environment = command(ranks, argv, extra_options=extra_options, layout=layout)
     job_environment |= environment or {}
+    if capture_output:
+        popen |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(arguments, env=job_environment, **popen) as process:
         try:
             output, errors = process.communicate(timeout=timeout)

@@ -11,7 +11,8 @@ cdef int _SUM = kernels.OPERATIONS["SUM"]
 # (operation, datatype) handles that MPI was seen to take.
 cdef set _accepted_pairs = set()
 
-_one_rank = MPI.Intracomm(MPI.COMM_SELF)
+# The object itself: install() may rebind the name.
+cdef object _one_rank = MPI.COMM_SELF
 
 
 cdef int code_of_op(op) except -2:

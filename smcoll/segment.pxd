@@ -28,7 +28,8 @@ cdef struct Published:
 # The first line of a rank's control pages.
 cdef struct Status:
     uint64_t poison            # 0, or why this rank gave the communicator up (barrier.pxd)
-    uint64_t poison_call       # in which call (stored before `poison`)
+    uint64_t poison_call       # in which call,
+    uint64_t poison_rank       # because of whom (both stored before `poison`)
     uint64_t left              # 1: freed in good order
     uint64_t current_call      # last call published in the ring
 
