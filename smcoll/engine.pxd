@@ -39,6 +39,7 @@ cdef class Engine:
     cdef readonly bint closed
     cdef dict trees
     cdef dict plans            # per-call choices that were made before
+    cdef list unfinished       # requests of MPI calls that were interrupted
     cdef const void **sources
     cdef Choice table[COLLECTIVES][MAX_CHOICES]
     cdef int choices[COLLECTIVES]
@@ -64,6 +65,7 @@ cdef class Engine:
     cdef void fill_operands(self, Operands *operands, const char *send, char *recv,
                             size_t elements, int element_type, int op, int root) noexcept
     cdef int enter(self) except -1
+    cdef void take_gil_back(self) noexcept
     cdef int leave(self, int status) except -1
     cdef const Plan *choose(self, int collective, size_t nbytes) noexcept
     cdef int have_data_regions(self, int collective, const Plan *plan, size_t nbytes) except -1

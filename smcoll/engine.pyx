@@ -107,6 +107,7 @@ cdef class Engine:
         self.budget = budget
         self.trees = {}
         self.plans = {}
+        self.unfinished = []
         self.instruction_set = instruction_set
         self.sources = <const void **> malloc(size * sizeof(void *))
         if self.sources == NULL:
@@ -191,10 +192,14 @@ cdef class Engine:
             raise self.attendant.take_failure()
         return 0
 
-    cdef int leave(self, int status) except -1:
+    cdef void take_gil_back(self) noexcept:
+        # A wait may have given it up: nothing of Python may be touched before this.
         if self.team.thread_state != NULL:
             PyEval_RestoreThread(self.team.thread_state)
             self.team.thread_state = NULL
+
+    cdef int leave(self, int status) except -1:
+        self.take_gil_back()
         unlock(&self.team.busy)
         if status != DONE:
             self.fail(status)
@@ -610,8 +615,12 @@ cdef class Engine:
             self.attendant.poke = lambda: flag.test(request)
             self.team.attend_every = 0
             status = wait_flag(&self.team, &finished, 1, -1)
+            self.take_gil_back()
             self.attendant.poke = poke
         self.finished(tally, start)
+        if status != DONE:
+            # MPI may still write into the buffers, which `start_call` keeps alive.
+            self.unfinished.append((request, start_call))
         self.leave(status)
 
     # ------------------------------------------------------------------ what it did and would do
