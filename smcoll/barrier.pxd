@@ -55,7 +55,7 @@ cdef struct Team:
     uint64_t rooted            # rooted inline slots used so far
     BankCursor segments
     BankCursor inline_slots
-    uint64_t proven[2][MAX_BANKS]   # [kind][bank]: the pass before which all ranks were seen through
+    uint64_t proven[2][MAX_BANKS]   # [kind][bank]: last pass that all ranks let us write in
     # The current call.
     uint64_t signature, nbytes
     int busy

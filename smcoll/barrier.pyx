@@ -21,11 +21,11 @@ from libc.stdint cimport int64_t, uint64_t
 from posix.time cimport nanosleep, timespec
 
 from smcoll.atomics cimport (
-    cpu_pause, fence_release, load_acquire, monotonic_ns, store_relaxed, store_release,
+    cpu_pause, fence_release, monotonic_ns, store_relaxed, store_release,
 )
 from smcoll.segment cimport (
-    MAX_BANKS, Layout, Line, Published, bank_field, exchange_line, published, rank_range, rooted_line,
-    segment_line, status_of,
+    MAX_BANKS, Layout, Line, Published, bank_field, exchange_line, published, rank_range,
+    rooted_line, segment_line, status_of,
 )
 
 
@@ -116,8 +116,8 @@ cdef int wait_flag(Team *team, const uint64_t *flag, uint64_t value, int rank) n
     world all along. DONE or a FAILED code. Gives the GIL up before it yields; the call's end takes
     it back.
     """
-    cdef int polls
-    for polls in range(team.spin):
+    cdef int _poll
+    for _poll in range(team.spin):
         cpu_pause()
         if reached(flag, value):
             return DONE

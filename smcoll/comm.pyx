@@ -463,11 +463,10 @@ def wrap(comm, config=None):
     """
     if isinstance(comm, Collectives):
         return comm
-    for plain, accelerated in ((MPI.Cartcomm, Cartcomm), (MPI.Graphcomm, Graphcomm),
-                               (MPI.Distgraphcomm, Distgraphcomm), (MPI.Intracomm, Comm)):
-        if isinstance(comm, plain):
-            break
-    else:
+    kinds = ((MPI.Cartcomm, Cartcomm), (MPI.Graphcomm, Graphcomm),
+             (MPI.Distgraphcomm, Distgraphcomm), (MPI.Intracomm, Comm))
+    plain, accelerated = next((kind for kind in kinds if isinstance(comm, kind[0])), (None, None))
+    if plain is None:
         raise TypeError(f"expected an intracommunicator, not {type(comm).__name__}")
     wrapped = plain.__new__(accelerated, comm)
     if MPI.Comm.Get_attr(wrapped, keyvals().state) is None:

@@ -30,7 +30,7 @@ from smcoll.inline cimport allreduce_inline
 from smcoll.kernels cimport OP_MIN, TYPE_INT64, element_size, reduction_kernel_for, reduction_kernel
 from smcoll.operations cimport code_of_op
 from smcoll.segment cimport Mapping, Published, Status, published, status_of
-from smcoll.trees cimport Tree, TreeView
+from smcoll.trees cimport Tree
 
 from mpi4py import MPI
 
@@ -340,8 +340,8 @@ cdef class Engine:
         entry = self.published_call(rank, call)
         what = "a collective" if entry is None else describe_call(*entry)
         if reason == POISON_TIMEOUT:
-            return WaitTimeout, (f"rank {rank} waited in vain for rank {blamed} in its call {call}, "
-                                 f"{what}; seen in {where}")
+            return WaitTimeout, (f"rank {rank} waited in vain for rank {blamed} in its call "
+                                 f"{call}, {what}; seen in {where}")
         return PeerError, (f"rank {blamed} gave the communicator up in its call {call}, {what}; "
                            f"seen in {where}")
 
@@ -371,6 +371,8 @@ cdef class Engine:
         if self.mapping.data_reserved:
             return CARRIED_OUT
         if self.data_refused:
+            if self.config.strict:
+                raise SegmentError("the data regions could not be reserved")
             return USE_MPI
         return self.reserve_data()
 
@@ -450,7 +452,8 @@ cdef class Engine:
         operands.sources = self.sources
         self.enter()
         start = self.started(tally, nbytes)
-        begin_call(&self.team, signature_of(COLLECTIVE_BCAST, _NO_OP, _NO_TYPE, plan, root), nbytes)
+        begin_call(&self.team, signature_of(COLLECTIVE_BCAST, _NO_OP, _NO_TYPE, plan, root),
+                   nbytes)
         self.release_gil_if_long(nbytes)
         status = run_bcast(&self.team, plan, &operands)
         self.finished(tally, start)

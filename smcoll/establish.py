@@ -127,7 +127,7 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
 def _build(comm, mapping: Mapping, nonce: bytes, control: int) -> str | None:
     """Create, attach, reserve: the name lives until every rank has mapped the file."""
     rank = comm.Get_rank()
-    created = {"name": None, "problem": None}
+    created: dict = {"name": None, "problem": None}
     if rank == 0:
         remove_stale()
         try:
@@ -137,7 +137,12 @@ def _build(comm, mapping: Mapping, nonce: bytes, control: int) -> str | None:
     created = gather(comm, created)[0]
     if created["problem"] is not None:
         return created["problem"]
-    problem = attempt(comm, lambda: rank == 0 or mapping.attach(created["name"], nonce))
+
+    def attach() -> None:
+        if rank != 0:
+            mapping.attach(created["name"], nonce)
+
+    problem = attempt(comm, attach)
     mapping.unlink()
     if problem is not None:
         return problem

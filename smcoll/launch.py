@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -279,35 +279,54 @@ def command(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (
     return [info.mpiexec, *options, *extra_options, "-n", str(ranks), *argv], environment
 
 
-def run(ranks: int, argv: Sequence[str], timeout: float | None = None, *,
-        extra_options: Sequence[str] = (), layout: str | None = None,
-        environment: Mapping[str, str] | None = None, capture_output: bool = False,
-        **popen) -> subprocess.CompletedProcess:
-    """Start a job and wait for its end. ``environment`` is added to the job's.
+@contextlib.contextmanager
+def job(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (),
+        layout: str | None = None, environment: Mapping[str, str] | None = None,
+        **popen) -> Iterator[subprocess.Popen]:
+    """A running job; ended, ranks and all, when the block is left by an exception.
 
-    Past ``timeout`` seconds the job is ended and ``subprocess.TimeoutExpired`` raised. Further
-    arguments go to ``subprocess.Popen``.
+    ``environment`` is added to the job's; further arguments go to ``subprocess.Popen``.
     """
     arguments, job_environment = command(ranks, argv, extra_options=extra_options, layout=layout)
     job_environment |= environment or {}
-    if capture_output:
-        popen |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(arguments, env=job_environment, **popen) as process:
         try:
-            output, errors = process.communicate(timeout=timeout)
+            yield process
         except BaseException as error:
             # Ctrl-C reached mpiexec as well (it is in our process group): give it time to end its
             # ranks. Killed outright it would leave them behind.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                if isinstance(error, KeyboardInterrupt):
-                    process.wait(3)
+            if isinstance(error, KeyboardInterrupt):
+                _wait(process, 3)
             if process.poll() is None:
                 process.terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(5)
+                _wait(process, 5)
             process.kill()
             raise
-    return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
+
+
+def _wait(process: subprocess.Popen, seconds: float) -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+
+
+def run(ranks: int, argv: Sequence[str], timeout: float | None = None, *,
+        capture_output: bool = False, **job_arguments) -> subprocess.CompletedProcess:
+    """Start a job and wait for its end; past ``timeout`` seconds it is ended and
+    ``subprocess.TimeoutExpired`` raised. Further arguments as for ``job``.
+    """
+    if capture_output:
+        job_arguments |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with job(ranks, argv, **job_arguments) as process:
+        output, errors = process.communicate(timeout=timeout)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def own_command(*arguments: str) -> list[str]:
+    """Arguments that start ``smcoll ...`` with this very Python and this very smcoll.
+
+    By path: ``python -m smcoll`` would import a folder named smcoll in the working directory first.
+    """
+    return [sys.executable, str(Path(__file__).with_name("__main__.py")), *arguments]
 
 
 # ---------------------------------------------------------------------- point-to-point collectives

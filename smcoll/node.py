@@ -102,7 +102,4 @@ def outnumbered(masks: list[frozenset[int]], quota: float, others: int = 0) -> b
     if len(masks) + others > min(len(union), quota):
         return True
     # Ranks bound to few CPUs crowd those even where others are free.
-    for crowd in (*set(masks), union):
-        if sum(mask <= crowd for mask in masks) > len(crowd):
-            return True
-    return False
+    return any(sum(mask <= crowd for mask in masks) > len(crowd) for crowd in {*masks, union})

@@ -74,7 +74,7 @@ cdef int gather_to_root(Call *call, Section *section) noexcept nogil:
 
 
 cdef int reduce_tiled(Call *call, bint pipelined, size_t section_bytes) noexcept nogil:
-    """Every rank reduces its slice of all sources at once (LHS 2.4); the root gathers the slices."""
+    """Every rank reduces its slice of all sources at once (LHS 2.4); the root gathers them."""
     plan_call(call, 3, section_bytes, pipelined, False)
     call.phase[0] = copy_in_others
     call.phase[1] = reduce_own_slice_for_root

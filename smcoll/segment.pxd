@@ -1,14 +1,15 @@
 from libc.stdint cimport uint64_t
 
 cdef enum:
-    LINE_BYTES = 128           # a flag line: two cache lines, so that the adjacent-line prefetcher
-                               # of one rank never drags in what another rank writes
+    # A flag line is two cache lines, so that the adjacent-line prefetcher of one rank never drags
+    # in what another rank writes.
+    LINE_BYTES = 128
     LINE_HEADER = 32           # bytes of a Line before its payload
     MAX_BANKS = 8
 
 
-# A flag line in shared memory. Written by its owner only; read by every rank. The owner stores
-# all other fields first and `flag` last, with release; a reader loads `flag` first, with acquire.
+# A flag line in shared memory. Written by its owner only; read by every rank. The owner stores all
+# other fields first and `flag` last, with release; a reader loads `flag` first, with acquire.
 cdef struct Line:
     uint64_t flag              # a number that only grows; which counter it follows is the line's use
     uint64_t call              # the owner's call number,

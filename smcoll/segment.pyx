@@ -19,7 +19,7 @@ from libc.errno cimport errno as c_errno
 from libc.string cimport memcmp, memcpy, memset
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 
-from smcoll.segment cimport Layout, Mapping, Published
+from smcoll.segment cimport Layout, Published
 
 cdef extern from "sys/mman.h" nogil:
     int madvise(void *start, size_t length, int advice) noexcept
@@ -260,7 +260,7 @@ cdef class Mapping:
             fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     def is_alive(self, int rank):
-        """Whether some process holds the lock of ``rank`` (a stopped one does, a zombie doesn't)."""
+        """Whether some process holds the lock of ``rank``: a stopped one does, a zombie doesn't."""
         query = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, rank, 1, 0)
         answer = fcntl.fcntl(self.descriptor, fcntl.F_GETLK, query)
         return struct.unpack("hhqqi", answer)[0] != fcntl.F_UNLCK

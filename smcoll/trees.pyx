@@ -66,4 +66,5 @@ cdef class Tree:
         cdef int ranks = self.view.ranks
         cdef int v = to_virtual(rank, root, ranks)
         first = self.view.first_child[v]
-        return [to_real(child, root, ranks) for child in range(first, first + self.view.children[v])]
+        last = first + self.view.children[v]
+        return [to_real(child, root, ranks) for child in range(first, last)]

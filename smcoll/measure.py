@@ -1,0 +1,397 @@
+"""The benchmark protocol, run inside every rank of a job.
+
+A *contender* is one way to do the collectives: MPI's own, smcoll's, one algorithm of smcoll's. All
+contenders of a job are measured side by side: blocks of calls alternate between them, so that a
+noisy machine disturbs all alike, and what is reported is the ratio, with its spread.
+
+One block is an inner loop of calls between two barriers; a rank's time is the mean per call, the
+block's time that of the slowest rank. Before each call every rank writes new data into its send
+buffer, as a program would: reducing the same unchanged buffer measures the cache. Writing takes
+time, so a block of writing alone is a contender too ("nothing"), and its time is taken off the
+others. Rooted collectives rotate the root over all ranks equally often.
+
+What ranks must agree on (how many calls fit the time, results of validation) goes over a private
+duplicate of the communicator, by mpi4py's own allgather.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+from mpi4py import MPI
+
+COLLECTIVES = ("barrier", "bcast", "reduce", "allreduce")
+ROOTED = ("bcast", "reduce")
+ELEMENT = 8  # bytes; measured with float64
+MAX_CALLS = 20_000  # in one block
+MIN_REPETITIONS = 5
+BOOTSTRAP_SAMPLES = 400
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to do collectives.
+
+    ``call_of(collective)`` gives the function that is timed: ``f()`` for barrier, ``f(buffer,
+    root)`` for bcast, ``f(send, recv, op, root)`` for reduce, ``f(send, recv)`` for allreduce.
+    """
+
+    name: str
+    call_of: Callable[[str], Callable]
+
+
+def methods_of(name: str, comm: MPI.Intracomm) -> Contender:
+    """The communicator's own upper-case methods, as programs call them."""
+    return Contender(name, lambda collective: getattr(comm, collective.capitalize()))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much to measure. ``iterations`` and ``warmup`` of 0: chosen by the time budget."""
+
+    budget: float = 1.2  # seconds of calls per (collective, size), validation apart
+    repetitions: int = 15  # blocks of each contender
+    iterations: int = 0  # calls in a block
+    warmup: int = 0  # calls of each contender before the first block
+    validate: bool = True
+
+
+@dataclass
+class Result:
+    """What was measured of one (collective, size): per contender, µs of each block."""
+
+    collective: str
+    nbytes: int
+    ranks: int
+    iterations: int
+    times: dict[str, list[float]]
+    nothing: float
+    valid: dict[str, bool | None]
+    problems: list[str] = field(default_factory=list)
+
+    def median(self, name: str) -> float:
+        """Median µs per call."""
+        return float(np.median(self.times[name]))
+
+    def ratio(self, slower: str, faster: str) -> tuple[float, float, float]:
+        """How many times faster `faster` is: median of the blocks' ratios, and its 95 % bounds."""
+        ratios = np.divide(self.times[slower], self.times[faster])
+        return float(np.median(ratios)), *median_bounds(ratios)
+
+    def as_dict(self) -> dict:
+        """For JSON."""
+        return asdict(self)
+
+
+def median_bounds(values: Sequence[float]) -> tuple[float, float]:
+    """Bootstrap percentile bounds of the median (the same for the same values)."""
+    values = np.asarray(values, dtype=float)
+    draw = np.random.default_rng(0).integers(len(values), size=(BOOTSTRAP_SAMPLES, len(values)))
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(np.median(values[draw], axis=1), [tail, 100 - tail])
+    return float(low), float(high)
+
+
+# ---------------------------------------------------------------------- loops
+
+
+def _nothing_loop(_, view, data, schedule, send, recv):
+    for root, number in schedule:
+        view[:] = data[number]
+
+
+def _barrier_loop(call, view, data, schedule, send, recv):
+    for _ in schedule:
+        call()
+
+
+def _bcast_loop(call, view, data, schedule, send, recv):
+    for root, number in schedule:
+        view[:] = data[number]
+        call(send, root)
+
+
+def _reduce_loop(call, view, data, schedule, send, recv):
+    operation = MPI.SUM
+    for root, number in schedule:
+        view[:] = data[number]
+        call(send, recv, operation, root)
+
+
+def _allreduce_loop(call, view, data, schedule, send, recv):
+    for root, number in schedule:
+        view[:] = data[number]
+        call(send, recv)
+
+
+def _empty_loop(_, view, data, schedule, send, recv):
+    for _ in schedule:
+        pass
+
+
+_LOOPS = {"barrier": _barrier_loop, "bcast": _bcast_loop, "reduce": _reduce_loop,
+          "allreduce": _allreduce_loop}
+
+
+# ---------------------------------------------------------------------- validation
+
+
+class Validator:
+    """Checks a contender's results against numpy's, on calls that are not timed.
+
+    Integers and doubles; data differ per rank, position and call, so that a missing rank, a rank
+    counted twice, a shifted or a stale part all show.
+    """
+
+    def __init__(self, control: MPI.Intracomm, nbytes: int):
+        self.control = control
+        self.ranks = control.Get_size()
+        self.rank = control.Get_rank()
+        count = nbytes // ELEMENT
+        self.pattern = (np.arange(count, dtype=np.int64) * 2654435761) % (1 << 20) + 1
+
+    def data(self, rank: int, call: int, dtype) -> np.ndarray:
+        """What `rank` contributes to a call."""
+        values = self.pattern * (rank + 1 + call) + rank
+        return values if dtype == np.int64 else values / 3
+
+    def total(self, call: int, dtype) -> np.ndarray:
+        """The sum of what all ranks contribute."""
+        everyone = range(self.ranks)
+        values = self.pattern * sum(rank + 1 + call for rank in everyone) + sum(everyone)
+        return values if dtype == np.int64 else values / 3
+
+    def right(self, result: np.ndarray, expected: np.ndarray) -> bool:
+        """Exactly for integers; for doubles as closely as any order of summation comes."""
+        if result.dtype == np.int64:
+            return bool(np.array_equal(result, expected))
+        return bool(np.allclose(result, expected, rtol=1e-15 * (self.ranks + 4), atol=0))
+
+    def problem(self, collective: str, call: Callable) -> str:
+        """"" when every rank's results are right, else what is wrong (the same on all ranks)."""
+        try:
+            mine = getattr(self, f"_{collective}")(call)
+        except MPI.Exception as error:
+            mine = f"{type(error).__name__}: {error}"
+        found = self.control.allgather(mine)
+        return next((f"rank {rank}: {text}" for rank, text in enumerate(found) if text), "")
+
+    def _calls(self) -> Iterator[tuple[int, type, int]]:
+        roots = sorted({0, self.ranks // 2, self.ranks - 1})
+        number = 0
+        for dtype in (np.int64, np.float64):
+            for root in roots:
+                number += 1
+                yield number, dtype, root
+
+    def _barrier(self, call) -> str:
+        """Nobody may leave before the last has come (one clock: all ranks are on one node)."""
+        for late in sorted({0, self.ranks // 2, self.ranks - 1}):
+            self.control.Barrier()
+            if self.rank == late:
+                time.sleep(0.005)
+            came = time.monotonic()
+            call()
+            left = time.monotonic()
+            times = self.control.allgather((came, left))
+            if min(left for _, left in times) < max(came for came, _ in times):
+                return f"a rank left the barrier before rank {late} came"
+        return ""
+
+    # Every rank makes every call, also after it has seen wrong data: the others would hang.
+
+    def _bcast(self, call) -> str:
+        problems = []
+        for number, dtype, root in self._calls():
+            expected = self.data(root, number, dtype)
+            buffer = expected.copy() if self.rank == root else np.full_like(expected, -1)
+            call(buffer, root)
+            if not self.right(buffer, expected):
+                problems.append(f"wrong data ({dtype.__name__}, root {root})")
+        return "; ".join(problems)
+
+    def _reduce(self, call) -> str:
+        problems = []
+        for number, dtype, root in self._calls():
+            send = self.data(self.rank, number, dtype)
+            recv = np.full_like(send, -1)
+            call(send, recv, MPI.SUM, root)
+            if self.rank == root and not self.right(recv, self.total(number, dtype)):
+                problems.append(f"wrong sum ({dtype.__name__}, root {root})")
+            if not np.array_equal(send, self.data(self.rank, number, dtype)):
+                problems.append(f"send buffer changed ({dtype.__name__}, root {root})")
+        return "; ".join(problems)
+
+    def _allreduce(self, call) -> str:
+        problems = []
+        for number, dtype, _ in self._calls():
+            send = self.data(self.rank, number, dtype)
+            recv = np.full_like(send, -1)
+            call(send, recv)
+            if not self.right(recv, self.total(number, dtype)):
+                problems.append(f"wrong sum ({dtype.__name__})")
+            if not np.array_equal(send, self.data(self.rank, number, dtype)):
+                problems.append(f"send buffer changed ({dtype.__name__})")
+        return "; ".join(problems)
+
+
+# ---------------------------------------------------------------------- measuring
+
+
+class Bench:
+    """Measures contenders on the ranks of a communicator. Collective, like all its methods."""
+
+    def __init__(self, comm: MPI.Intracomm, contenders: Sequence[Contender],
+                 settings: Settings | None = None):
+        # mpi4py's own class: `comm` may be smcoll's, what is agreed must not go through it.
+        self.control = MPI.Intracomm.Dup(MPI.Intracomm(comm))
+        self.ranks = self.control.Get_size()
+        self.contenders = list(contenders)
+        self.settings = settings or Settings()
+
+    def close(self) -> None:
+        """Free the private communicator."""
+        self.control.Free()
+
+    def slowest(self, values: Sequence[float]) -> list[float]:
+        """Per position the largest value of all ranks."""
+        return np.max(self.control.allgather(list(values)), axis=0).tolist()
+
+    def placement(self) -> list[list[int]]:
+        """The CPUs that each rank may run on."""
+        return self.control.allgather(sorted(os.sched_getaffinity(0)))
+
+    def measure(self, collective: str, nbytes: int) -> Result:
+        """One row of a table."""
+        if nbytes % ELEMENT:
+            raise ValueError(f"{nbytes} bytes: sizes are multiples of {ELEMENT}")
+        valid, problems = self._validate(collective, nbytes)
+        block = _Blocks(self, collective, nbytes)
+        # A garbage collection inside a block is no property of a contender.
+        collecting = gc.isenabled()
+        gc.collect()
+        gc.disable()
+        try:
+            iterations, repetitions = self._plan(block)
+            samples = self._sample(block, iterations, repetitions)
+        finally:
+            if collecting:
+                gc.enable()
+        nothing = float(np.median(samples.pop("")))
+        # Below the clock's reach there is nothing to divide by.
+        times = {name: np.maximum(np.subtract(values, nothing), 0.01).tolist()
+                 for name, values in samples.items()}
+        return Result(collective, nbytes, self.ranks, iterations, times, nothing, valid, problems)
+
+    def _validate(self, collective, nbytes):
+        valid: dict[str, bool | None] = {}
+        problems: list[str] = []
+        validator = Validator(self.control, nbytes) if self.settings.validate else None
+        for contender in self.contenders:
+            if validator is None:
+                valid[contender.name] = None
+                continue
+            problem = validator.problem(collective, contender.call_of(collective))
+            valid[contender.name] = not problem
+            if problem:
+                problems.append(f"{contender.name} {collective} of {nbytes} bytes: {problem}")
+        return valid, problems
+
+    def _plan(self, block: _Blocks) -> tuple[int, int]:
+        """Warm up, and from that: (calls in a block, blocks of each contender)."""
+        settings = self.settings
+        rooted = block.collective in ROOTED
+        if settings.warmup:
+            for contender in range(-1, len(self.contenders)):
+                block.time(contender, settings.warmup)
+        # Double the calls until they take long enough to be extrapolated from.
+        calls = self.ranks if rooted else 1
+        while True:
+            estimates = self.slowest(
+                [block.time(i, calls) for i in range(-1, len(self.contenders))])
+            if calls * sum(estimates) > 0.04 * settings.budget * 1e6 or calls >= MAX_CALLS:
+                break
+            calls *= 2
+        repetitions = settings.repetitions
+        if settings.iterations:
+            iterations = settings.iterations
+        else:
+            fitting = settings.budget * 1e6 / sum(estimates)
+            iterations = min(MAX_CALLS, int(fitting / repetitions))
+            least = self.ranks if rooted else 2
+            if iterations < least:
+                iterations = least
+                repetitions = min(repetitions, max(MIN_REPETITIONS, int(fitting / least)))
+        if rooted:
+            iterations = math.ceil(iterations / self.ranks) * self.ranks
+        return iterations, repetitions
+
+    def _sample(self, block: _Blocks, iterations: int, repetitions: int) -> dict[str, list[float]]:
+        order = list(range(-1, len(self.contenders)))
+        mine: list[list[float]] = []
+        for number in range(repetitions):
+            times = [0.0] * len(order)
+            # Back and forth, so that nobody always follows the same neighbour.
+            for contender in order if number % 2 else reversed(order):
+                times[contender + 1] = block.time(contender, iterations)
+            mine.append(times)
+        slowest = np.max(self.control.allgather(mine), axis=0)
+        names = ["", *(contender.name for contender in self.contenders)]
+        return {name: slowest[:, i].tolist() for i, name in enumerate(names)}
+
+
+class _Blocks:
+    """Times blocks of calls of one (collective, size)."""
+
+    def __init__(self, bench: Bench, collective: str, nbytes: int):
+        self.bench = bench
+        self.collective = collective
+        count = nbytes // ELEMENT
+        self.send = np.ones(count)
+        self.recv = np.zeros(count)
+        rank = bench.control.Get_rank()
+        self.view = memoryview(self.send)
+        self.data = [memoryview(np.full(count, 1.0 + rank + change)) for change in range(2)]
+        self.schedules: dict[int, list[tuple[int, int]]] = {}
+        self.calls = [contender.call_of(collective) for contender in bench.contenders]
+        self.idle = _empty_loop if collective == "barrier" else _nothing_loop
+
+    def schedule(self, calls: int) -> list[tuple[int, int]]:
+        """(root, which data) of each call."""
+        if calls not in self.schedules:
+            ranks = self.bench.ranks
+            self.schedules[calls] = [(i % ranks, (i + i // ranks) % 2) for i in range(calls)]
+        return self.schedules[calls]
+
+    def time(self, contender: int, calls: int) -> float:
+        """µs per call of this rank; contender -1 does nothing but change data."""
+        schedule = self.schedule(calls)
+        if contender < 0:
+            loop, call = self.idle, None
+        else:
+            loop, call = _LOOPS[self.collective], self.calls[contender]
+        barrier = self.bench.control.Barrier
+        barrier()
+        start = time.perf_counter()
+        loop(call, self.view, self.data, schedule, self.send, self.recv)
+        seconds = time.perf_counter() - start
+        # Ranks that are through must not compete with those that are not.
+        barrier()
+        return seconds * 1e6 / calls
+
+
+def sizes_between(low: int, high: int, factor: int = 4) -> list[int]:
+    """low, low * factor, ... and high itself."""
+    sizes = []
+    size = low
+    while size < high:
+        sizes.append(size)
+        size *= factor
+    return [*sizes, high]
