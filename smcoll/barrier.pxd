@@ -79,7 +79,9 @@ cdef class Attendant:
     cdef int64_t idle_cost         # shortest poke seen, ns: a longer one found MPI at work
     cdef int64_t last_busy
     cdef int64_t last_watch
-    cdef int64_t wait_started
+
+    cdef bint poke_finds_work(self) except -1
+    cdef int64_t timed_poke(self) except -1
 
 
 cdef inline uint64_t pack_signature(int collective, int op, int element_type, int algorithm,

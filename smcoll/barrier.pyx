@@ -48,7 +48,7 @@ cdef int64_t ATTEND_EVERY_AT_MOST = 1_000_000
 cdef int64_t WATCH_EVERY = 1_000_000
 cdef int64_t SLEEP_AFTER = 1_000_000
 cdef int64_t SLEEP_AT_MOST = 1_000_000
-cdef int64_t STAYS_BUSY = 2_000_000
+cdef int64_t STAYS_BUSY = 500_000
 
 
 cdef class Attendant:
@@ -61,6 +61,21 @@ cdef class Attendant:
     def __cinit__(self):
         self.idle_cost = 1_000_000
 
+    cdef bint poke_finds_work(self) except -1:
+        """Drive MPI once or twice; whether that took so long that it must have moved data."""
+        cdef int64_t cost = self.timed_poke()
+        if cost > 10 * self.idle_cost + 2000:
+            return True
+        # After a sleep the caches are cold, and an idle poke is slow too: the second one tells.
+        return cost > 3 * self.idle_cost + 300 and self.timed_poke() > 3 * self.idle_cost + 300
+
+    cdef int64_t timed_poke(self) except -1:
+        cdef int64_t before = monotonic_ns(), cost
+        self.poke()
+        cost = monotonic_ns() - before
+        self.idle_cost = min(self.idle_cost, cost)
+        return cost
+
     def take_failure(self):
         """The exception that ended the wait; forgotten here."""
         failure, self.failure = self.failure, None
@@ -70,17 +85,13 @@ cdef class Attendant:
 cdef int attend(Team *team, int64_t waited) noexcept with gil:
     """Drive MPI, let Python handle signals, watch the awaited rank. DONE or a FAILED code."""
     cdef Attendant attendant = <Attendant> team.attendant
-    cdef int64_t before = monotonic_ns(), now
+    cdef int64_t now
     cdef int status = DONE
     try:
         PyErr_CheckSignals()
-        if attendant.poke is not None:
-            attendant.poke()
+        if attendant.poke is not None and attendant.poke_finds_work():
+            attendant.last_busy = monotonic_ns()
         now = monotonic_ns()
-        if now - before < attendant.idle_cost:
-            attendant.idle_cost = now - before
-        if now - before > 3 * attendant.idle_cost + 300:
-            attendant.last_busy = now
         # Dense while MPI is at work, and rarer the longer it has been idle.
         if now - attendant.last_busy < STAYS_BUSY:
             team.attend_every = 0

@@ -103,7 +103,7 @@ def median_bounds(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _nothing_loop(_, view, data, schedule, send, recv):
-    for root, number in schedule:
+    for _root, number in schedule:
         view[:] = data[number]
 
 
@@ -126,7 +126,7 @@ def _reduce_loop(call, view, data, schedule, send, recv):
 
 
 def _allreduce_loop(call, view, data, schedule, send, recv):
-    for root, number in schedule:
+    for _root, number in schedule:
         view[:] = data[number]
         call(send, recv)
 
@@ -385,13 +385,3 @@ class _Blocks:
         # Ranks that are through must not compete with those that are not.
         barrier()
         return seconds * 1e6 / calls
-
-
-def sizes_between(low: int, high: int, factor: int = 4) -> list[int]:
-    """low, low * factor, ... and high itself."""
-    sizes = []
-    size = low
-    while size < high:
-        sizes.append(size)
-        size *= factor
-    return [*sizes, high]

@@ -8,6 +8,7 @@ Open MPI, MPICH and Intel MPI; Iprobe does not (it returns early when a message 
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 
 from mpi4py import MPI
@@ -18,13 +19,15 @@ _communicator = None
 _request = None
 _buffer = bytearray(1)
 _finalize_keyval = None
+_owner_process = None
 
 
 def start() -> None:
     """Post the receive, once per process, after MPI was initialised."""
-    global _communicator, _request, _finalize_keyval
+    global _communicator, _request, _finalize_keyval, _owner_process
     if _request is not None or MPI.Is_finalized():
         return
+    _owner_process = os.getpid()
     _communicator = MPI.Intracomm(MPI.Intracomm.Dup(MPI.Intracomm(_world_of_one)))
     _request = _communicator.Irecv(_buffer, source=0, tag=0)
     # MPI_Finalize deletes COMM_SELF's attributes before anything else, so this also runs when the
@@ -41,7 +44,8 @@ def stop() -> None:
     with _lock:
         request, _request = _request, None
         communicator, _communicator = _communicator, None
-    if request is not None and not MPI.Is_finalized():
+    # A forked child that exits must leave its parent's MPI alone.
+    if request is not None and os.getpid() == _owner_process and not MPI.Is_finalized():
         request.Cancel()
         request.Wait()
         communicator.Free()

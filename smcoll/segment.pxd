@@ -8,10 +8,10 @@ cdef enum:
     MAX_BANKS = 8
 
 
-# A flag line in shared memory. Written by its owner only; read by every rank. The owner stores all
-# other fields first and `flag` last, with release; a reader loads `flag` first, with acquire.
+# A flag line in shared memory. Written by its owner only; read by every rank. The owner stores
+# `flag` last, with release, after all other fields; a reader loads it first, with acquire.
 cdef struct Line:
-    uint64_t flag              # a number that only grows; which counter it follows is the line's use
+    uint64_t flag              # a number that only grows; of which counter: docs/design.md
     uint64_t call              # the owner's call number,
     uint64_t signature         # what it called (see barrier.pxd: pack_signature)
     uint64_t nbytes            # and with how many bytes per rank: compared by every reader

@@ -1,0 +1,38 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from .. import launch
+from . import compare, info, run
+from .run_program import run_program
+
+# Plain tracebacks: they belong to the user's program more often than to this one.
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+                  help="Shared-memory collectives for mpi4py.",
+                  context_settings={"help_option_names": ["-h", "--help"]})
+app.command(
+    "run",
+    # What follows the program's name belongs to the program.
+    context_settings={"allow_interspersed_args": False},
+)(run.run_command)
+app.command("info")(info.info_command)
+app.command("compare")(compare.compare_command)
+
+
+def run_command_line() -> None:
+    """Parse, run, exit."""
+    try:
+        app(prog_name="smcoll")
+    except SystemExit as end:
+        # The option parser turns some exceptions into exit codes: a user's program has to run
+        # outside of it.
+        if end.code or run.postponed is None:
+            raise
+    except launch.LaunchError as error:
+        sys.exit(f"smcoll: {error}")
+    program, module = run.postponed
+    run_program(program, module)

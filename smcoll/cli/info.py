@@ -1,0 +1,187 @@
+"""``smcoll info``: this machine, this MPI, and what smcoll makes of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from .. import config as configuration
+from .. import kernels, launch, node, select
+from ..segment import memory_cost
+from .output import write_json
+
+FORMULA = "page + ranks x (control + banks x segments x segment_size)"
+
+
+def info_command(
+    ranks: Annotated[int | None, typer.Option(
+        "-n", "--ranks", min=1, show_default="one for each core",
+        help="Ranks to compute memory and algorithms for.")] = None,
+    config: Annotated[bool, typer.Option(
+        "--config", help="Print the table of settings instead.")] = False,
+    json_file: Annotated[Path | None, typer.Option(
+        "--json", metavar="FILE", help="Write all of it as JSON.")] = None,
+) -> None:
+    """Show MPI, cores, shared memory, segment layout and chosen algorithms."""
+    console = Console(soft_wrap=True, highlight=False)
+    if config:
+        settings = configuration.describe()
+        if json_file is not None:
+            write_json(json_file, {"config": settings})
+        print_settings(console, settings)
+        return
+    facts = gather(ranks or len(launch.cores(node.allowed_cpus())))
+    if json_file is not None:
+        write_json(json_file, facts | {"config": configuration.describe()})
+    print_facts(console, facts)
+
+
+def mpi_facts() -> dict:
+    """The MPI, or why there is none."""
+    try:
+        return asdict(launch.mpi_info())
+    except launch.LaunchError as error:
+        return {"family": None, "problem": str(error)}
+
+
+def machine_facts() -> dict:
+    """The processor, the memory, and the part of both that this process may use."""
+    total, free = node.shared_memory()
+    quota, headroom = node.cpu_quota(), node.memory_headroom()
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": processor_name(),
+        "cores": len(launch.cores(node.allowed_cpus())),
+        "affinity": node.allowed_cpus(),
+        "cpu_quota": None if math.isinf(quota) else quota,
+        "memory_headroom": None if math.isinf(headroom) else headroom,
+        "shared_memory_total": total,
+        "shared_memory_free": free,
+        "instruction_set": kernels.instruction_set(),
+    }
+
+
+def versions() -> dict:
+    """What is installed here."""
+    return {"python": platform.python_version()} | {
+        name: metadata.version(name) for name in ("mpi4py", "numpy")} | {
+        "smcoll": smcoll_version()}
+
+
+def smcoll_version() -> str:
+    """Version of the smcoll that runs (installed or not)."""
+    from .. import __version__
+
+    return __version__
+
+
+def processor_name() -> str:
+    """The processor's name as /proc/cpuinfo has it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def gather(ranks: int) -> dict:
+    """Everything that `smcoll info` shows, for JSON."""
+    settings = configuration.Config()
+    crowded = launch.crowded(ranks)
+    tables = select.decide(settings, ranks, crowded)
+    return {
+        "versions": versions(),
+        "mpi": mpi_facts(),
+        "machine": machine_facts(),
+        "ranks": ranks,
+        "ranks_outnumber_cores": crowded,
+        "layout": {
+            "formula": FORMULA,
+            "banks": settings.banks,
+            "segments": settings.segments,
+            "segment_size": settings.segment_size,
+            **memory_cost(settings, ranks),
+        },
+        "algorithms": {
+            collective: [
+                {"up_to": None if row.up_to == select.UNLIMITED else row.up_to,
+                 "algorithm": row.algorithm, "fan_in": row.fan_in, "fan_out": row.fan_out,
+                 "section_bytes": row.section_bytes, "reason": row.reason}
+                for row in rows
+            ]
+            for collective, rows in tables.items()
+        },
+    }
+
+
+def print_settings(console: Console, settings: list[dict]) -> None:
+    """The table of `smcoll info --config`."""
+    table = Table("setting", "environment variable", "default", "unit", "what it is")
+    for row in settings:
+        table.add_row(row["name"], row["environment"], row["default"], row["unit"],
+                      row["documentation"])
+    console.width = max(console.width, 140)
+    console.print(table)
+
+
+def print_facts(console: Console, facts: dict) -> None:
+    """Lines for people."""
+    mpi, machine, layout = facts["mpi"], facts["machine"], facts["layout"]
+    lines = [("smcoll", facts["versions"]["smcoll"] + "".join(
+        f", {name} {facts['versions'][name]}" for name in ("python", "mpi4py", "numpy")))]
+    if mpi["family"] is None:
+        lines.append(("MPI", f"none: {mpi['problem']}"))
+    else:
+        lines += [("MPI", f"{launch.TITLES[mpi['family']]} {mpi['version']} ({mpi['library']})"),
+                  ("mpiexec", mpi["mpiexec"] or f"none: {mpi['problem']}")]
+    quota = "no quota" if machine["cpu_quota"] is None else f"quota {machine['cpu_quota']:g} CPUs"
+    lines += [
+        ("processor", machine["processor"]),
+        ("cores", f"{machine['cores']} (CPUs {json.dumps(machine['affinity'])[1:-1]}; {quota})"),
+        ("instructions", machine["instruction_set"]),
+        ("/dev/shm", f"{size(machine['shared_memory_free'])} free of "
+                     f"{size(machine['shared_memory_total'])}"),
+    ]
+    if machine["memory_headroom"] is not None:
+        lines.append(("memory limit", f"{size(machine['memory_headroom'])} left in this cgroup"))
+    crowded = ", more than cores" if facts["ranks_outnumber_cores"] else ""
+    lines += [
+        ("segment", f"for {facts['ranks']} ranks{crowded}: {size(layout['total'])} = "
+                    f"{layout['formula']}"),
+        ("", f"= {layout['header']} + {facts['ranks']} x ({layout['control_per_rank']} + "
+             f"{layout['banks']} x {layout['segments']} x {layout['segment_size']}) bytes; "
+             f"{size(layout['header'] + layout['control'])} of it before the first large message"),
+    ]
+    for name, text in lines:
+        console.print(f"[bold]{name:13}[/bold] {text}" if name else f"{'':13} {text}")
+    table = Table("collective", "bytes", "algorithm", "fan-in", "fan-out", "section", "why",
+                  title=f"algorithms for {facts['ranks']} ranks", title_justify="left")
+    for collective, rows in facts["algorithms"].items():
+        for row in rows:
+            radices = select.RADICES.get((collective, row["algorithm"]), ())
+            table.add_row(
+                collective, "any" if row["up_to"] is None else f"up to {size(row['up_to'])}",
+                row["algorithm"],
+                *(str(row[name]) if name in radices else "" for name in ("fan_in", "fan_out")),
+                "" if collective == "barrier" else size(row["section_bytes"]), row["reason"])
+    console.width = max(console.width, 120)
+    console.print(table)
+
+
+def size(number: float) -> str:
+    """Bytes for people."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:.4g} {unit}"
+        number /= 1024
+    return f"{number:.4g} GiB"
