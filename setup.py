@@ -7,7 +7,7 @@ import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-# -ffp-contract=off: a fused multiply-add would give ranks with other code paths other bits (DESIGN rule 7).
+# -ffp-contract=off: a fused multiply-add would give ranks on other code paths other bits.
 COMPILE_ARGS = ["-O3", "-std=gnu11", "-fno-strict-aliasing", "-ffp-contract=off"]
 COMPILE_ARGS += os.environ.get("SMCOLL_BUILD_CFLAGS", "").split()
 LINK_ARGS = os.environ.get("SMCOLL_BUILD_LDFLAGS", "").split()

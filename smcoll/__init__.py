@@ -4,16 +4,35 @@
 >>> import smcoll
 >>> comm = smcoll.Comm(MPI.COMM_WORLD)
 >>> comm.Allreduce(x, y, op=MPI.SUM)      # doctest: +SKIP
+
+Names are imported when they are first used: `import smcoll` loads no MPI, so that a process that
+only starts a job (`smcoll run`, `smcoll.launch`) is no MPI process itself.
 """
 
-from .comm import Cartcomm, Comm, Distgraphcomm, Graphcomm, wrap
-from .config import Config
-from .errors import Error, MismatchError, PeerError, SegmentError, WaitTimeout
-from .install import install, uninstall
+from importlib import import_module
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Cartcomm", "Comm", "Config", "Distgraphcomm", "Error", "Graphcomm", "MismatchError",
-    "PeerError", "SegmentError", "WaitTimeout", "install", "uninstall", "wrap",
-]
+_HOMES = {
+    "Cartcomm": "comm", "Comm": "comm", "Distgraphcomm": "comm", "Graphcomm": "comm",
+    "wrap": "comm", "Config": "config", "Error": "errors", "MismatchError": "errors",
+    "PeerError": "errors", "SegmentError": "errors", "WaitTimeout": "errors",
+    "install": "installation", "uninstall": "installation",
+}
+
+_MODULES = {"algos", "config", "errors", "kernels", "launch", "measure", "segment", "trees"}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name):
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

@@ -324,6 +324,12 @@ class Collectives:
 
     # ------------------------------------------------------------------ life and death
 
+    def __reduce__(self):
+        # mpi4py pickles its predefined objects by name, and refuses all other communicators. The
+        # name may stand for our object in the process that unpickles.
+        _, (_, original) = MPI.Comm.__reduce__(self)
+        return _predefined, (original.__reduce__(),)
+
     def __enter__(self):
         return self
 
@@ -334,6 +340,11 @@ class Collectives:
         elif state.engine is not None:
             # Others may be anywhere: don't synchronise, tell them that we are gone.
             state.engine.abandon()
+
+
+def _predefined(name):
+    """A predefined communicator, as ``mpi4py.MPI`` names it in this process."""
+    return getattr(MPI, name)
 
 
 cdef int broadcast(comm, Engine engine, Specification spec, int root) except -1:

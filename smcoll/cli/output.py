@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .. import launch
+
 # Okabe and Ito's colours, which the colour-blind can tell apart; markers and dashes for print.
 STYLES = {
     "smcoll": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
@@ -82,9 +84,12 @@ def compare_table(rows: list[dict], title: str, mpi: str) -> Table:
 
 
 def wide_console(**options) -> Console:
-    """A console that does not wrap tables where there is no terminal to fit."""
+    """A console that does not wrap tables where there is no terminal to fit.
+
+    A rank's terminal is one that mpiexec made up.
+    """
     console = Console(highlight=False, **options)
-    if not console.is_terminal:
+    if not console.is_terminal or launch.under_mpiexec():
         console.width = max(console.width, 160)
     return console
 

@@ -43,7 +43,8 @@ def end_job(error: BaseException) -> None:
     if code == 0 or not MPI.Is_initialized() or MPI.Is_finalized():
         return
     if not isinstance(error, SystemExit):
-        sys.excepthook(type(error), error, _program_frames(error))
+        frames = _program_frames(error)
+        sys.excepthook(type(error), error.with_traceback(frames), frames)
     elif not isinstance(error.code, int):
         print(error.code, file=sys.stderr)
     sys.stdout.flush()
@@ -60,4 +61,4 @@ def _program_frames(error: BaseException):
     return frames or error.__traceback__
 
 
-_OUR_FILES = {__file__, runpy.__file__, "<frozen runpy>"}
+_OUR_FILES = {run_program.__code__.co_filename, runpy.__file__, "<frozen runpy>"}
