@@ -1,0 +1,282 @@
+"""The command line, from outside: what it prints, writes and returns."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from smcoll import config, launch
+from smcoll.cli import compare, output
+
+PROGRAM = """\
+import sys
+from mpi4py import MPI
+import numpy as np
+import neighbour
+world = MPI.COMM_WORLD
+total = np.empty(3)
+world.Allreduce(np.full(3, world.rank + 1.0), total)
+if world.rank == 0:
+    print("argv", sys.argv[1:], "name", __name__, "layer", type(world).__module__.split(".")[0],
+          "total", total.tolist(), flush=True)
+what = sys.argv[1] if len(sys.argv) > 1 else ""
+if world.rank == world.size - 1:
+    if what == "raise":
+        raise ValueError("on purpose")
+    if what == "exit":
+        sys.exit(7)
+if what in ("raise", "exit"):
+    world.Barrier()
+"""
+
+
+def smcoll(*arguments, cwd=None, environment=None, code=0):
+    """Run the program as from a shell; the finished process."""
+    result = subprocess.run(
+        launch.own_command(*map(str, arguments)), capture_output=True, text=True, errors="replace",
+        timeout=120, stdin=subprocess.DEVNULL, cwd=cwd, check=False,
+        env={**os.environ, **(environment or {})})
+    assert result.returncode == code, result.stdout + result.stderr
+    return result
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A program with a module beside it, also as a package."""
+    for folder in (tmp_path, tmp_path / "package"):
+        folder.mkdir(exist_ok=True)
+    (tmp_path / "neighbour.py").touch()
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "__main__.py").write_text(PROGRAM)
+    return tmp_path / "program.py"
+
+
+# ---------------------------------------------------------------------- run
+
+
+def test_run_gives_the_program_its_arguments_and_the_layer(program):
+    result = smcoll("run", "-n", 2, program, "a", "-n", "5", "--json", "x y")
+    assert result.stdout.strip() == ("argv ['a', '-n', '5', '--json', 'x y'] name __main__ "
+                                     "layer smcoll total [3.0, 3.0, 3.0]")
+
+
+def test_run_module(program):
+    result = smcoll("run", "-n", 2, "-m", "package", "-m", "b", cwd=program.parent)
+    assert "argv ['-m', 'b'] name __main__ layer smcoll total [3.0" in result.stdout
+
+
+def test_run_without_mpiexec_is_one_rank(program):
+    result = smcoll("run", program, "c")
+    assert "argv ['c'] name __main__ layer smcoll total [1.0" in result.stdout
+
+
+def test_run_inside_a_job(program):
+    job = launch.run(2, launch.own_command("run", str(program), "d"), 60, capture_output=True,
+                     text=True, stdin=subprocess.DEVNULL)
+    assert job.returncode == 0, job.stderr
+    assert "argv ['d'] name __main__ layer smcoll total [3.0" in job.stdout
+
+
+def test_run_inside_a_job_refuses_to_start_another(program):
+    result = smcoll("run", "-n", 2, program, environment={"PMI_RANK": "0"}, code=2)
+    assert "leave -n out" in result.stderr
+
+
+def test_an_exception_on_one_rank_ends_the_job(program):
+    result = smcoll("run", "-n", 3, program, "raise", code=1)
+    assert "ValueError: on purpose" in result.stderr
+    # The program's own frames only.
+    assert "run_program.py" not in result.stderr
+
+
+def test_exit_codes_are_kept(program):
+    smcoll("run", "-n", 3, program, "exit", code=7)
+    smcoll("run", program, "exit", code=7)
+
+
+def test_run_disabled_by_environment(program):
+    result = smcoll("run", "-n", 2, program, environment={"SMCOLL_DISABLE": "1"})
+    assert "layer mpi4py total [3.0" in result.stdout
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    assert "FileNotFoundError" in smcoll("run", tmp_path / "nothing.py", code=1).stderr
+
+
+# ---------------------------------------------------------------------- info
+
+
+def test_info(tmp_path):
+    result = smcoll("info", "-n", 4, "--json", tmp_path / "info.json")
+    info = launch.mpi_info()
+    assert info.mpiexec in result.stdout and info.library in result.stdout
+    facts = json.loads((tmp_path / "info.json").read_text())
+    assert facts["mpi"]["family"] == info.family
+    assert facts["machine"]["affinity"] == sorted(os.sched_getaffinity(0))
+    assert facts["machine"]["shared_memory_total"] >= facts["machine"]["shared_memory_free"] > 0
+    layout = facts["layout"]
+    assert layout["total"] == layout["header"] + 4 * (
+        layout["control_per_rank"] + layout["banks"] * layout["segments"] * layout["segment_size"])
+    assert set(facts["algorithms"]) == {"barrier", "bcast", "reduce", "allreduce"}
+
+
+def test_info_without_mpi_says_so():
+    result = smcoll("info", environment={"MPI4PY_LIBMPI": "/nonexistent/libmpi.so",
+                                         "MPI4PY_MPIABI": "nonexistent"})
+    assert "can't load an MPI library" in result.stdout
+
+
+def test_info_config_lists_every_setting():
+    text = smcoll("info", "--config").stdout
+    for row in config.describe():
+        assert row["environment"] in text and row["name"] in text
+
+
+# ---------------------------------------------------------------------- compare
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """One short comparison for several tests."""
+    folder = tmp_path_factory.mktemp("compare")
+    result = smcoll("compare", "-n", 2, "-m", "8:4K", "--factor", 64, "--budget", 0.05,
+                    "--json", folder / "out.json", "--csv", folder / "out.csv")
+    return result, json.loads((folder / "out.json").read_text()), folder / "out.csv"
+
+
+def test_compare_rows(compared):
+    rows = compared[1]["rows"]
+    points = [(row["collective"], row["bytes"]) for row in rows]
+    sizes = [8, 512, 4096]
+    assert points == [("barrier", 0), *(
+        (name, size) for name in ("bcast", "reduce", "allreduce") for size in sizes)]
+    for row in rows:
+        assert row["ranks"] == 2
+        assert row["valid"] is row["mpi_valid"] is row["point_to_point_valid"] is True
+        assert row["path"] == "shared memory" and row["algorithm"]
+        assert 0 < row["smcoll_us_min"] <= row["smcoll_us"] <= row["smcoll_us_max"]
+        assert 0 < row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
+        assert row["point_to_point_us"] > 0 and row["point_to_point_ratio"] > 0
+        assert row["iterations"] % 2 == 0 or row["collective"] in ("barrier", "allreduce")
+
+
+def test_compare_meta(compared):
+    meta = compared[1]["meta"]
+    info = launch.mpi_info()
+    assert meta["mpi"]["mpiexec"] == info.mpiexec
+    assert meta["point_to_point"] == launch.point_to_point_settings(info.family)
+    assert [len(job["placement"]) for job in meta["jobs"]] == [2]
+    assert meta["jobs"][0]["thread_level"] == "multiple"
+
+
+def test_compare_table_says_how_messages_were_forced(compared):
+    text = compared[0].stdout
+    (name, value), = launch.point_to_point_settings(launch.mpi_info().family).items()
+    assert f"{name}={value}" in text
+    assert text.count("shared memory") == len(compared[1]["rows"])
+
+
+def test_compare_csv(compared):
+    with open(compared[2], newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [(row["collective"], int(row["bytes"])) for row in rows] == [
+        (row["collective"], row["bytes"]) for row in compared[1]["rows"]]
+
+
+def test_compare_one_algorithm_one_thread_level(tmp_path):
+    smcoll("compare", "-n", 2, "-m", 4096, "--factor", 1000, "--collectives", "reduce,allreduce",
+           "--algorithm", "tiled", "--no-point-to-point", "--thread-level", "single", "-i", 10,
+           "-x", 2, "-r", 5, "--no-validate", "--json", tmp_path / "out.json")
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert {row["algorithm"] for row in record["rows"]} == {"tiled"}
+    assert {(row["iterations"], row["repetitions"]) for row in record["rows"]} == {(10, 5)}
+    assert {row["valid"] for row in record["rows"]} == {None}
+    assert "point_to_point_us" not in record["rows"][0]
+    assert record["meta"]["jobs"][0]["thread_level"] in ("single", "funneled")
+
+
+def test_compare_inside_a_job(tmp_path):
+    job = launch.run(2, launch.own_command(
+        "compare", "-m", "8:8", "--collectives", "bcast", "--budget", "0.02",
+        "--json", str(tmp_path / "out.json")), 60, capture_output=True, text=True,
+        stdin=subprocess.DEVNULL)
+    assert job.returncode == 0, job.stderr
+    assert "point-to-point: not measured" in job.stdout
+    row, = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert row["ranks"] == 2 and row["valid"] is True
+
+
+def test_compare_fails_when_a_result_is_wrong(tmp_path):
+    program = tmp_path / "broken.py"
+    program.write_text("""\
+import sys
+from smcoll import measure
+from smcoll.cli import main
+
+methods_of = measure.methods_of
+
+def forgetful(name, comm):  # smcoll's Bcast never gets to the last element
+    whole = methods_of(name, comm)
+    if name != "smcoll":
+        return whole
+    return measure.Contender(name, lambda collective: lambda buffer, root: (
+        whole.call_of(collective)(buffer[:-1], root)))
+
+measure.methods_of = forgetful
+sys.argv = ["smcoll", "compare", "-m", "64:64", "--collectives", "bcast", "--budget", "0.02"]
+main()
+""")
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    job = launch.run(2, [sys.executable, str(program)], 60, capture_output=True, text=True,
+                     stdin=subprocess.DEVNULL, environment={"PYTHONPATH": path})
+    assert job.returncode == 1, job.stderr
+    assert "WRONG: smcoll" in job.stdout
+    assert "smcoll bcast of 64 bytes: rank" in job.stdout
+
+
+def test_a_job_that_fails_is_reported(tmp_path):
+    result = smcoll("compare", "-n", 2, "-m", "8:8", "--collectives", "bcast",
+                    environment={"SMCOLL_BANKS": "no number"}, code=1)
+    assert "SMCOLL_BANKS" in result.stderr
+
+
+@pytest.mark.parametrize("arguments, text", [
+    (["-m", "8:x"], "not a number of bytes"),
+    (["-m", "64:8"], "multiples of 8"),
+    (["-m", "12"], "multiples of 8"),
+    (["-n", "2,x"], "numbers of ranks"),
+    (["-n", "0"], "numbers of ranks"),
+    (["--collectives", "gossip"], "gossip"),
+    (["--algorithm", "magic"], "magic"),
+    (["--thread-level", "double"], "thread-level"),
+    (["--layout", "0,0,x", "-n", "2"], "layout"),
+])
+def test_compare_refuses_bad_options(arguments, text):
+    result = smcoll("compare", *arguments, code=1 if "--layout" in arguments else 2)
+    assert text in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_sizes_end_with_the_largest():
+    assert compare.parse_sizes("8:4M", 4)[-3:] == [524288, 2097152, 4194304]
+    assert compare.parse_sizes("1K", 16) == [8, 128, 1024]
+    assert compare.parse_sizes("8:8", 4) == [8]
+
+
+def test_plot(compared, tmp_path):
+    pytest.importorskip("matplotlib")
+    output.plot(tmp_path / "figure.svg", compared[1]["rows"], "title")
+    text = (tmp_path / "figure.svg").read_text()
+    assert text.lstrip().startswith("<?xml") and text.count('id="axes_') == 3
+
+
+def test_plot_without_matplotlib_says_what_to_install(tmp_path):
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('not here')")
+    result = smcoll("compare", "-n", 2, "--plot", tmp_path / "x.png", code=2,
+                    environment={"PYTHONPATH": str(tmp_path)})
+    assert "smcoll[plot]" in result.stderr

@@ -1,0 +1,68 @@
+"""The example program: its centres equal the serial ones on both layers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from smcoll import launch
+
+KMEANS = Path(__file__).resolve().parents[1] / "examples" / "kmeans.py"
+SWEEP = Path(__file__).resolve().parents[1] / "bench" / "sweep.py"
+
+
+def run(*arguments):
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True,
+                          timeout=120, env={**os.environ, "PYTHONPATH": path},
+                          stdin=subprocess.DEVNULL, check=False)
+
+
+def test_kmeans_starts_its_own_ranks_and_equals_the_serial_result():
+    pytest.importorskip("sklearn")
+    result = run(KMEANS, "-n", 3, "--seeds", 1)
+    assert result.returncode == 0, result.stderr
+    lines = [line for line in result.stdout.splitlines() if "collectives in" in line]
+    assert [line.split()[0] for line in lines] == ["mpi", "smcoll"]
+    assert all("3 ranks" in line and "centres equal the serial ones" in line for line in lines)
+    assert "time in collectives: MPI's own" in result.stdout
+
+
+def test_kmeans_finds_wrong_sums(tmp_path):
+    pytest.importorskip("sklearn")
+    # An Allreduce that forgets a rank must not pass.
+    program = tmp_path / "wrong.py"
+    program.write_text(f"""\
+import sys
+sys.path.insert(0, {str(KMEANS.parent)!r})
+import kmeans
+add_up = kmeans.sums_and_counts
+from mpi4py import MPI
+kmeans.parallel.__globals__["sums_and_counts"] = lambda images, labels: (
+    add_up(images, labels) * (MPI.COMM_WORLD.rank != 1))
+kmeans.serial = type(kmeans.serial)(kmeans.serial.__code__,
+                                    dict(kmeans.__dict__, sums_and_counts=add_up))
+sys.argv = ["kmeans.py", "--layer", "mpi", "--seeds", "1"]
+sys.exit(kmeans.main())
+""")
+    job = launch.run(2, [sys.executable, str(program)], 60, capture_output=True, text=True,
+                     stdin=subprocess.DEVNULL,
+                     environment={"PYTHONPATH": os.pathsep.join(e for e in sys.path if e)})
+    assert "DIFFER FROM" in job.stdout, job.stderr
+    assert job.returncode == 1
+
+
+def test_sweep_writes_a_row_for_each_variant(tmp_path):
+    result = run(SWEEP, "--ranks", 3, "--collectives", "allreduce", "--radices", "2,3",
+                 "--algorithms", "tiled,fan_in_fan_out", "--segment-sizes", "4K,64K",
+                 "--sizes", "8,64K", "--budget", "0.005", "--json", tmp_path / "sweep.json")
+    assert result.returncode == 0, result.stderr
+    rows = json.loads((tmp_path / "sweep.json").read_text())["rows"]
+    # Radix 3 of 3 ranks is radix 2: 2 sizes of segments x 2 of messages x (1 + 1) variants.
+    assert len(rows) == 8 and all(row["valid"] and row["smcoll_us"] > 0 for row in rows)
+    assert result.stdout.count("fastest") == 1 and result.stdout.count("segments of") == 2
