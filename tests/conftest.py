@@ -1,0 +1,55 @@
+"""pytest's hooks: tests marked ``mpi`` run inside mpiexec jobs (see harness.py)."""
+
+import sys
+from pathlib import Path
+
+# So that test modules can `import harness` with every import mode, outside and inside the jobs.
+TESTS = str(Path(__file__).resolve().parent)
+if TESTS not in sys.path:
+    sys.path.insert(0, TESTS)
+
+import harness  # noqa: E402
+import mpi4py  # noqa: E402
+import pytest  # noqa: E402
+
+if not harness.inside_job():
+    # pytest itself is no rank: importing mpi4py.MPI must not initialise MPI here, or else the
+    # mpiexec that it starts would be a child of an MPI process.
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = False
+
+
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers",
+        "mpi(*ranks, deadline=120): runs inside an mpiexec job of each of these rank counts; the "
+        "deadline is in seconds",
+    )
+
+
+def pytest_generate_tests(metafunc):
+    marker = metafunc.definition.get_closest_marker("mpi")
+    if marker is None:
+        return
+    counts = [n for n in marker.args if harness.inside_job() in (None, n)]
+    if "mpi_ranks" not in metafunc.fixturenames:
+        metafunc.fixturenames.append("mpi_ranks")
+    metafunc.parametrize("mpi_ranks", counts, ids=[f"{n}ranks" for n in counts])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(session, config, items):
+    if harness.inside_job() is None:
+        items[:] = harness.replace_mpi_items(session, items)
+
+
+def pytest_sessionfinish(session):
+    harness.kill_jobs()
+
+
+@pytest.fixture
+def comm_world():
+    """MPI.COMM_WORLD of the job."""
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD

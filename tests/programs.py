@@ -1,0 +1,42 @@
+"""Jobs of their own, for tests that kill ranks, fill /dev/shm or look at what a job prints."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+from smcoll import launch
+
+
+def start_ranks(ranks: int, source: str, *arguments, environment=None, **popen) -> subprocess.Popen:
+    """Start a Python program, given as source text, on ``ranks`` ranks."""
+    # -m mpi4py: an uncaught exception ends the job, the other ranks do not wait for ever.
+    argv = [sys.executable, "-m", "mpi4py", "-c", textwrap.dedent(source), *map(str, arguments)]
+    command, variables = launch.command(ranks, argv)
+    # The program finds what this process finds; "-c" adds nothing but the working directory.
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    variables = variables | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"} | (environment or {})
+    return subprocess.Popen(
+        command,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        **popen,
+    )
+
+
+def run_ranks(
+    ranks: int, source: str, *arguments, environment=None, timeout: float = 100
+) -> subprocess.CompletedProcess:
+    """Run such a program to its end; its output is in the result."""
+    job = start_ranks(ranks, source, *arguments, environment=environment,
+                      stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        output, errors = job.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        job.terminate()
+        output, errors = job.communicate()
+        raise AssertionError(f"no end after {timeout} s\n{output}\n{errors}") from None
+    return subprocess.CompletedProcess(job.args, job.returncode, output, errors)

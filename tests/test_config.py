@@ -1,0 +1,214 @@
+"""Config: defaults, environment variables, units, bad values, and that fields reach the engine."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import smcoll
+from smcoll.config import describe
+
+FIELDS = {entry.name for entry in dataclasses.fields(smcoll.Config)}
+
+# For each field: (text in the environment, value), other than the default.
+VALID = {
+    "segment_size": ("32K", 32768),
+    "segments": ("3", 3),
+    "banks": ("4", 4),
+    "fan_in": ("5", 5),
+    "fan_out": ("16", 16),
+    "allreduce": ("recursive_doubling", "recursive_doubling"),
+    "reduce": ("reduce_scatter_gather", "reduce_scatter_gather"),
+    "bcast": ("fan_out", "fan_out"),
+    "barrier": ("dissemination", "dissemination"),
+    "pipeline": ("off", False),
+    "inline_size": ("512", 512),
+    "rooted_inline_size": ("64", 64),
+    "eager": ("yes", True),
+    "strict": ("1", True),
+    "timeout": ("2.5", 2.5),
+    "warn_after": ("0", 0.0),
+    "spin": ("100", 100),
+    "budget": ("1M", 1 << 20),
+    "verbose": ("true", True),
+    "disable": ("on", True),
+}
+INVALID = {
+    "segment_size": ["0", "-1", "12Q", "", "1G", "K"],
+    "segments": ["0", "-3", "1.5", "many"],
+    "banks": ["0", "9", "x"],
+    "fan_in": ["-1", "256", "wide"],
+    "fan_out": ["-1", "256"],
+    "allreduce": ["no_such", "fan_in", ""],
+    "reduce": ["tiled2"],
+    "bcast": ["barrier"],
+    "barrier": ["linear"],
+    "pipeline": ["perhaps", "2"],
+    "inline_size": ["1G", "-5"],
+    "rooted_inline_size": ["1G", "-5"],
+    "eager": ["maybe"],
+    "strict": ["maybe"],
+    "timeout": ["-1", "soon", "nan"],
+    "warn_after": ["-1", "soon"],
+    "spin": ["-2", "1e3"],
+    "budget": ["-1", "lots"],
+    "verbose": ["maybe"],
+    "disable": ["maybe"],
+}
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch):
+    import os
+
+    for name in list(os.environ):
+        if name.startswith("SMCOLL_"):
+            monkeypatch.delenv(name)
+
+
+def test_every_field_is_tested():
+    assert set(VALID) == FIELDS
+    assert set(INVALID) == FIELDS
+
+
+@pytest.mark.parametrize("name", sorted(FIELDS))
+def test_value_from_argument_and_environment(monkeypatch, name):
+    text, value = VALID[name]
+    default = getattr(smcoll.Config(), name)
+    assert default != value or name == "bcast"
+    assert getattr(smcoll.Config(**{name: value}), name) == value
+    assert getattr(smcoll.Config(**{name: text}), name) == value
+    monkeypatch.setenv(f"SMCOLL_{name.upper()}", text)
+    config = smcoll.Config()
+    assert getattr(config, name) == value
+    assert type(getattr(config, name)) is type(default)
+    # An explicit value wins over the environment, also when it is the default.
+    assert getattr(smcoll.Config(**{name: default}), name) == default
+
+
+@pytest.mark.parametrize("name, text", [(n, text) for n in INVALID for text in INVALID[n]])
+def test_bad_value_names_the_field(monkeypatch, name, text):
+    with pytest.raises(ValueError, match=name):
+        smcoll.Config(**{name: text})
+    monkeypatch.setenv(f"SMCOLL_{name.upper()}", text)
+    with pytest.raises(ValueError, match=f"SMCOLL_{name.upper()}"):
+        smcoll.Config()
+
+
+@pytest.mark.parametrize("name", sorted(FIELDS))
+def test_wrong_python_type(name):
+    with pytest.raises(ValueError, match=name):
+        smcoll.Config(**{name: object()})
+
+
+def test_units():
+    for text, value in [("8192", 8192), ("64k", 65536), ("64 KiB", 65536), ("1M", 1 << 20),
+                        ("1mb", 1 << 20)]:  # fmt: skip
+        assert smcoll.Config(segment_size=text).segment_size == value
+    # Data regions are whole pages.
+    assert smcoll.Config(segment_size=5000).segment_size == 8192
+
+
+def test_frozen_and_complete():
+    config = smcoll.Config()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.banks = 3
+    with pytest.raises(TypeError):
+        smcoll.Config(no_such_field=1)
+    assert config == smcoll.Config()
+    assert hash(config) == hash(smcoll.Config())
+
+
+def test_the_paper_s_defaults():
+    config = smcoll.Config()
+    assert (config.banks, config.segments) == (2, 8)
+    assert config.pipeline
+    assert not config.strict
+    assert not config.eager
+
+
+def test_describe():
+    rows = describe()
+    assert [row["name"] for row in rows] == [entry.name for entry in dataclasses.fields(
+        smcoll.Config)]
+    for row in rows:
+        assert row["environment"] == f"SMCOLL_{row['name'].upper()}"
+        assert row["documentation"]
+        assert set(row) == {"name", "environment", "default", "unit", "documentation"}
+
+
+# ---------------------------------------------------------------------- what settings do
+
+
+@pytest.mark.mpi(3)
+@pytest.mark.parametrize("collective", ["barrier", "bcast", "reduce", "allreduce"])
+def test_algorithm_by_name(comm_world, collective):
+    for name in smcoll.algos.ALGORITHMS[collective]:
+        config = smcoll.Config(**{collective: name})
+        with smcoll.Comm(comm_world, config) as comm:
+            calls = {
+                "barrier": comm.Barrier,
+                "bcast": lambda comm=comm: comm.Bcast(np.ones(900)),
+                "reduce": lambda comm=comm: comm.Reduce(np.ones(900), np.ones(900)),
+                "allreduce": lambda comm=comm: comm.Allreduce(np.ones(900), np.ones(900)),
+            }
+            calls[collective]()
+            assert comm.explain(collective, nbytes=7200).algorithm == name
+            rows = [(row["collective"], row["algorithm"], row["path"], row["calls"])
+                    for row in comm.stats() if row["calls"]]
+            assert rows == [(collective, name, "shared memory", 1)]
+
+
+@pytest.mark.mpi(3)
+def test_radices_reach_the_algorithm(comm_world):
+    config = smcoll.Config(fan_in=1, fan_out=2, allreduce="fan_in_fan_out")
+    with smcoll.Comm(comm_world, config) as comm:
+        parameters = comm.explain("allreduce", nbytes=8).parameters
+        assert (parameters["fan_in"], parameters["fan_out"]) == (1, 2)
+
+
+@pytest.mark.mpi(2, 3)
+def test_rank_0_s_settings_count(comm_world):
+    """Ranks with other environments do the same: rank 0's settings are everybody's."""
+    rank = comm_world.rank
+    names = ["tiled", "all_read", "auto"]
+    config = smcoll.Config(segment_size=4096 * (1 + rank), banks=1 + rank, allreduce=names[rank])
+    with smcoll.Comm(comm_world, config) as comm:
+        result = np.zeros(5000)
+        comm.Allreduce(np.ones(5000), result)
+        assert (result == comm.size).all()
+        assert comm.explain("allreduce", nbytes=8).algorithm == "tiled"
+        assert len(set(comm_world.allgather(str(comm.explain("bcast", nbytes=10**6))))) == 1
+
+
+@pytest.mark.mpi(2)
+def test_disable(comm_world):
+    with smcoll.Comm(comm_world, smcoll.Config(disable=True)) as comm:
+        result = np.zeros(3)
+        comm.Allreduce(np.ones(3), result)
+        assert (result == comm.size).all()
+        assert comm.engine is None
+        assert comm.explain("allreduce", nbytes=24).path == "MPI"
+        rows = [(row["collective"], row["path"], row["calls"]) for row in comm.stats()]
+        assert rows == [("allreduce", "MPI", 1)]
+
+
+@pytest.mark.mpi(2)
+def test_stats_and_explain(comm_world):
+    with smcoll.Comm(comm_world) as comm:
+        for _ in range(10):
+            comm.Allreduce(np.ones(100), np.ones(100))
+        comm.Bcast(np.ones(50_000), 1)
+        rows = {row["collective"]: row for row in comm.stats() if row["calls"]}
+        assert set(rows) == {"allreduce", "bcast"}
+        assert (rows["allreduce"]["calls"], rows["allreduce"]["bytes"]) == (10, 8000)
+        assert (rows["bcast"]["calls"], rows["bcast"]["bytes"]) == (1, 400_000)
+        assert all(row["seconds"] > 0 for row in rows.values())
+        for collective in ("barrier", "bcast", "reduce", "allreduce"):
+            explanation = comm.explain(collective, nbytes=4096)
+            assert explanation.path == "shared memory"
+            assert explanation.algorithm in smcoll.algos.ALGORITHMS[collective]
+            assert explanation.reason
+            assert "\n" not in str(explanation)
