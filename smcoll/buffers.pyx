@@ -104,6 +104,7 @@ cdef bint plain_array(object spec, bint writable, Message *message) noexcept:
     if (code < 0 or not cnp.PyArray_ISNOTSWAPPED(array)
             or not cnp.PyArray_CHKFLAGS(array, cnp.NPY_ARRAY_C_CONTIGUOUS)
             and not cnp.PyArray_CHKFLAGS(array, cnp.NPY_ARRAY_F_CONTIGUOUS)
+            or not cnp.PyArray_CHKFLAGS(array, cnp.NPY_ARRAY_ALIGNED)
             or writable and not cnp.PyArray_CHKFLAGS(array, cnp.NPY_ARRAY_WRITEABLE)):
         return False
     message.address = <char *> cnp.PyArray_DATA(array)
@@ -127,15 +128,25 @@ cdef class _Memory:
             flags |= PyBUF_WRITABLE
         if with_format:
             flags |= PyBUF_FORMAT
-        if not PyObject_CheckBuffer(source):
-            source = self.array = _cpu_array(source)
-            flags &= ~PyBUF_WRITABLE
-        PyObject_GetBuffer(source, &self.view, flags)
+        try:
+            PyObject_GetBuffer(source, &self.view, flags)
+        except (BufferError, TypeError, ValueError) as error:
+            if not _has_other_protocol(source):
+                raise
+            # numpy's arrays have both protocols, and DLPack refuses what PEP 3118 refused.
+            if PyObject_CheckBuffer(source):
+                raise BufferError(str(error)) from None
+            self.array = _cpu_array(source)
+            PyObject_GetBuffer(self.array, &self.view, flags & ~PyBUF_WRITABLE)
         self.held = True
 
     def __dealloc__(self):
         if self.held:
             PyBuffer_Release(&self.view)
+
+
+cdef bint _has_other_protocol(source):
+    return hasattr(source, "__dlpack__") or hasattr(source, "__cuda_array_interface__")
 
 
 def _cpu_array(source):
@@ -157,8 +168,6 @@ cdef object _datatype(object kind):
 
 
 cdef object _datatype_of_format(bytes text):
-    if text == b"B":
-        return MPI.BYTE
     if text[:1] in b"@<":
         if text[:1]:
             text = text[1:]
@@ -194,7 +203,7 @@ cdef Specification parse(object spec, bint writable):
             buffer, count, displacement, kind = spec
         else:
             raise ValueError("message: expecting 2 to 4 items")
-    elif hasattr(spec, "__dlpack__") or hasattr(spec, "__cuda_array_interface__"):
+    elif _has_other_protocol(spec):
         buffer = spec
     else:
         raise TypeError("message: expecting buffer or list/tuple")
@@ -238,11 +247,14 @@ cdef Specification parse(object spec, bint writable):
     else:
         count = 0
 
-    if datatype == MPI.DATATYPE_NULL:
-        raise MPI.Exception(MPI.ERR_TYPE)
     result.count = count
     result.message.address = result.base + offset
     result.message.count = count
+    result.message.element_type = -1
+    result.message.nbytes = 0
+    result.contiguous = False
+    if datatype == MPI.DATATYPE_NULL:
+        return result
     result.message.nbytes = count * datatype.Get_size()
     result.message.element_type = code_of_type(datatype)
     result.contiguous = (result.message.element_type >= 0

@@ -62,6 +62,8 @@ cdef class State:
     cdef readonly object config
     cdef readonly object reason
     cdef bint established
+    cdef bint owned            # the handle was made by smcoll.Comm, for the object that it returned
+    cdef int users             # Python objects that have this state at hand
     cdef dict mpi_calls
     cdef object __weakref__
 
@@ -77,7 +79,18 @@ cdef class State:
                   file=sys.stderr, flush=True)
         _live_states.add(self)
 
-    def close(self, left=True):
+    cdef attach_to(self, comm):
+        self.users += 1
+        comm._state = self
+        weakref.finalize(comm, self.lose_user).atexit = False
+
+    def lose_user(self):
+        """An object with this handle was collected: without any, nobody can use the segment."""
+        self.users -= 1
+        if self.users == 0 and self.owned:
+            self.close()
+
+    def close(self):
         """End the engine, locally; the communicator can't be used through it any more."""
         if self.engine is not None:
             if self.config.verbose and not self.engine.closed:
@@ -142,7 +155,7 @@ cdef State state_of(comm):
     if state is None:
         state = State(MPI.Comm.Get_attr(comm, keyvals().config) or Config())
         MPI.Comm.Set_attr(comm, keyvals().state, state)
-    comm._state = state
+    state.attach_to(comm)
     return state
 
 
@@ -168,6 +181,8 @@ cdef own_mpi(comm, collective):
 cdef bint have_kernel(Engine engine, op, int op_code, Specification spec, object original):
     """Whether we carry out this operation on this type; raises what MPI raises if it refuses it."""
     cdef Message plain
+    if spec.datatype == MPI.DATATYPE_NULL:
+        mpi_takes(op, spec.datatype)
     if op_code == NO_OP or spec.message.element_type < 0:
         return False
     if engine.kernel_of(op_code, spec.message.element_type) == NULL:
@@ -340,6 +355,11 @@ class Collectives:
         elif state.engine is not None:
             # Others may be anywhere: don't synchronise, tell them that we are gone.
             state.engine.abandon()
+            state.close()
+
+
+# The object itself: install() may rebind the name.
+cdef object _one_rank = MPI.COMM_SELF
 
 
 def _predefined(name):
@@ -353,6 +373,8 @@ cdef int broadcast(comm, Engine engine, Specification spec, int root) except -1:
     if spec.contiguous:
         return engine.bcast_(message.address, message.nbytes, root,
                              engine.choose(COLLECTIVE_BCAST, message.nbytes))
+    # What MPI refuses (a null or an uncommitted datatype) it refuses without communication, too.
+    MPI.Intracomm.Bcast(_one_rank, [bytearray(1), 0, spec.datatype], 0)
     # The layout is a local property: packed bytes go the way that contiguous ones would.
     if engine.team.rank == root:
         packed = spec.pack(comm)
@@ -430,9 +452,11 @@ class Comm(Collectives, MPI.Intracomm):
             return MPI.Intracomm.__new__(cls)
         if not isinstance(comm, MPI.Intracomm):
             raise TypeError(f"expected an MPI.Intracomm, not {type(comm).__name__}")
+        check_config(config)
         duplicate = MPI.Intracomm.Dup(MPI.Intracomm(comm))
         self = MPI.Intracomm.__new__(cls, duplicate)
         adopt(self, config)
+        state_of(self).owned = True
         return self
 
     def __init__(self, comm=None, config=None):
@@ -457,6 +481,11 @@ class Distgraphcomm(Collectives, MPI.Distgraphcomm):
     __slots__ = ("_state",)
 
 
+def check_config(config):
+    if config is not None and not isinstance(config, Config):
+        raise TypeError(f"expected a smcoll.Config, not {type(config).__name__}")
+
+
 def adopt(comm, config):
     """Give a new handle its settings, and its segment at once if they say eager."""
     cdef State state
@@ -472,6 +501,7 @@ def wrap(comm, config=None):
     All objects with one handle share one engine; ``config`` counts when the handle is wrapped for
     the first time. Not collective, unless ``eager``.
     """
+    check_config(config)
     if isinstance(comm, Collectives):
         return comm
     kinds = ((MPI.Cartcomm, Cartcomm), (MPI.Graphcomm, Graphcomm),

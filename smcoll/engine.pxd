@@ -68,7 +68,9 @@ cdef class Engine:
     cdef void take_gil_back(self) noexcept
     cdef int leave(self, int status) except -1
     cdef const Plan *choose(self, int collective, size_t nbytes) noexcept
-    cdef int have_data_regions(self, int collective, const Plan *plan, size_t nbytes) except -1
+    cdef int have_data_regions(self, int collective, const Plan *plan, size_t nbytes,
+                               uint64_t signature) except -1
+    cdef int reserve(self, uint64_t signature, uint64_t nbytes) except -1
     cdef int barrier_(self, const Plan *plan) except -1
     cdef int bcast_(self, char *buffer, size_t nbytes, int root, const Plan *plan) except -1
     cdef int reduce_(self, const char *send, char *recv, size_t elements, int element_type, int op,

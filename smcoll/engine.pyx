@@ -364,7 +364,8 @@ cdef class Engine:
 
     # ------------------------------------------------------------------ the data regions
 
-    cdef int have_data_regions(self, int collective, const Plan *plan, size_t nbytes) except -1:
+    cdef int have_data_regions(self, int collective, const Plan *plan, size_t nbytes,
+                               uint64_t signature) except -1:
         """CARRIED_OUT when the call can go on, USE_MPI when all ranks agree that it can't."""
         if not needs_data_regions(&self.team, collective, plan.algorithm, nbytes):
             return CARRIED_OUT
@@ -374,10 +375,17 @@ cdef class Engine:
             if self.config.strict:
                 raise SegmentError("the data regions could not be reserved")
             return USE_MPI
-        return self.reserve_data()
+        return self.reserve(signature, nbytes)
 
     def reserve_data(self):
-        """Reserve the data regions on all ranks, or on none (DESIGN rules 4 and 5). Collective."""
+        """Reserve the data regions now, not when a call first needs them. Collective."""
+        self.reserve(pack_signature(COLLECTIVE_RESERVE, _NO_OP, _NO_TYPE, 0, 0, 0, 0), 0)
+
+    cdef int reserve(self, uint64_t signature, uint64_t nbytes) except -1:
+        """Reserve the data regions on all ranks, or on none (DESIGN rules 4 and 5).
+
+        ``signature`` and ``nbytes``: of the call that needs them, for the ranks to compare.
+        """
         cdef int64_t mine = 1, everyone = 0
         cdef int status
         problem = None
@@ -392,7 +400,7 @@ cdef class Engine:
                 mine, problem = 0, error
                 self.budget.give_back(self.team.layout.data)
         self.enter()
-        begin_call(&self.team, pack_signature(COLLECTIVE_RESERVE, _NO_OP, _NO_TYPE, 0, 0, 0, 0), 8)
+        begin_call(&self.team, signature, nbytes)
         status = allreduce_inline(&self.team, <const char *> &mine, <char *> &everyone, 8, 1,
                                   self.kernel_of(OP_MIN, TYPE_INT64), self.sources)
         self.leave(status)
@@ -441,7 +449,8 @@ cdef class Engine:
         cdef Operands operands
         cdef int64_t start
         cdef int status
-        if self.have_data_regions(COLLECTIVE_BCAST, plan, nbytes) == USE_MPI:
+        cdef uint64_t signature = signature_of(COLLECTIVE_BCAST, _NO_OP, _NO_TYPE, plan, root)
+        if self.have_data_regions(COLLECTIVE_BCAST, plan, nbytes, signature) == USE_MPI:
             return USE_MPI
         operands.send = operands.recv = buffer
         operands.nbytes = nbytes
@@ -452,8 +461,7 @@ cdef class Engine:
         operands.sources = self.sources
         self.enter()
         start = self.started(tally, nbytes)
-        begin_call(&self.team, signature_of(COLLECTIVE_BCAST, _NO_OP, _NO_TYPE, plan, root),
-                   nbytes)
+        begin_call(&self.team, signature, nbytes)
         self.release_gil_if_long(nbytes)
         status = run_bcast(&self.team, plan, &operands)
         self.finished(tally, start)
@@ -466,12 +474,12 @@ cdef class Engine:
         cdef int64_t start
         cdef int status
         self.fill_operands(&operands, send, recv, elements, element_type, op, root)
-        if self.have_data_regions(COLLECTIVE_REDUCE, plan, operands.nbytes) == USE_MPI:
+        cdef uint64_t signature = signature_of(COLLECTIVE_REDUCE, op, element_type, plan, root)
+        if self.have_data_regions(COLLECTIVE_REDUCE, plan, operands.nbytes, signature) == USE_MPI:
             return USE_MPI
         self.enter()
         start = self.started(tally, operands.nbytes)
-        begin_call(&self.team, signature_of(COLLECTIVE_REDUCE, op, element_type, plan, root),
-                   operands.nbytes)
+        begin_call(&self.team, signature, operands.nbytes)
         self.release_gil_if_long(operands.nbytes)
         status = run_reduce(&self.team, plan, &operands)
         self.finished(tally, start)
@@ -484,12 +492,12 @@ cdef class Engine:
         cdef int64_t start
         cdef int status
         self.fill_operands(&operands, send, recv, elements, element_type, op, 0)
-        if self.have_data_regions(COLLECTIVE_ALLREDUCE, plan, operands.nbytes) == USE_MPI:
+        cdef uint64_t signature = signature_of(COLLECTIVE_ALLREDUCE, op, element_type, plan, 0)
+        if self.have_data_regions(COLLECTIVE_ALLREDUCE, plan, operands.nbytes, signature) == USE_MPI:
             return USE_MPI
         self.enter()
         start = self.started(tally, operands.nbytes)
-        begin_call(&self.team, signature_of(COLLECTIVE_ALLREDUCE, op, element_type, plan, 0),
-                   operands.nbytes)
+        begin_call(&self.team, signature, operands.nbytes)
         self.release_gil_if_long(operands.nbytes)
         status = run_allreduce(&self.team, plan, &operands)
         self.finished(tally, start)

@@ -15,7 +15,8 @@ class Budget:
     """
 
     def __init__(self):
-        self._lock = threading.Lock()
+        # Re-entrant: a garbage collection inside claim() may end a communicator, which gives back.
+        self._lock = threading.RLock()
         self._limit = None
         self.claimed = 0
 

@@ -153,6 +153,16 @@ def _file_age(facts):
     return time.time() - facts.st_mtime
 
 
+def _open_shared(name, int flags):
+    """Descriptor of a shared memory object. All that goes wrong is an OSError."""
+    try:
+        return posix_ipc.SharedMemory(name, flags, mode=0o600, size=0).fd
+    except posix_ipc.ExistentialError as error:
+        raise OSError(errno.ENOENT, f"{name}: {error} (are the ranks in different containers?)")
+    except posix_ipc.Error as error:
+        raise OSError(errno.EACCES, f"{name}: {error}")
+
+
 cdef class Mapping:
     """One rank's view of the segment: created by one rank, attached to by the others.
 
@@ -175,8 +185,7 @@ cdef class Mapping:
         """
         self.name = name_prefix() + os.urandom(8).hex()
         _names_in_use.add(self.name)
-        memory = posix_ipc.SharedMemory(self.name, posix_ipc.O_CREX, mode=0o600, size=0)
-        self.descriptor = memory.fd
+        self.descriptor = _open_shared(self.name, posix_ipc.O_CREX)
         self.linked = True
         # flock for the name's life (any process may test it), fcntl locks for the ranks' lives.
         fcntl.flock(self.descriptor, fcntl.LOCK_SH)
@@ -194,8 +203,7 @@ cdef class Mapping:
         """Map the file that another rank created; OSError unless it is that very file."""
         self.name = name
         _names_in_use.add(name)
-        memory = posix_ipc.SharedMemory(name)
-        self.descriptor = memory.fd
+        self.descriptor = _open_shared(name, 0)
         os.set_inheritable(self.descriptor, False)
         facts = os.fstat(self.descriptor)
         if facts.st_uid != os.getuid():
