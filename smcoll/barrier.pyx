@@ -42,8 +42,8 @@ cdef enum:
     CALLS_BETWEEN_POKES = 64
 
 # Times in ns. A poke takes 0.3 us when MPI is idle, 2 us when the caches are cold; one that found
-# MPI at work is followed by the next at once. In a loop of short waits 50 us would be often: a sixth
-# of the time of 8 ranks on 2 cores.
+# MPI at work is followed by the next at once. In a loop of short waits 50 us would be often: a
+# tenth of the time of 8 ranks on 2 cores.
 cdef int64_t ATTEND_EVERY = 50_000
 cdef int64_t ATTEND_IN_SHORT_WAITS = 200_000
 cdef int64_t ATTEND_EVERY_AT_MOST = 1_000_000

@@ -493,7 +493,8 @@ cdef class Engine:
         cdef int status
         self.fill_operands(&operands, send, recv, elements, element_type, op, 0)
         cdef uint64_t signature = signature_of(COLLECTIVE_ALLREDUCE, op, element_type, plan, 0)
-        if self.have_data_regions(COLLECTIVE_ALLREDUCE, plan, operands.nbytes, signature) == USE_MPI:
+        if self.have_data_regions(COLLECTIVE_ALLREDUCE, plan, operands.nbytes,
+                                  signature) == USE_MPI:
             return USE_MPI
         self.enter()
         start = self.started(tally, operands.nbytes)
