@@ -374,7 +374,7 @@ cdef int broadcast(comm, Engine engine, Specification spec, int root) except -1:
         return engine.bcast_(message.address, message.nbytes, root,
                              engine.choose(COLLECTIVE_BCAST, message.nbytes))
     # What MPI refuses (a null or an uncommitted datatype) it refuses without communication, too.
-    MPI.Intracomm.Bcast(_one_rank, [bytearray(1), 0, spec.datatype], 0)
+    MPI.Intracomm.Bcast(_one_rank, [bytearray(1), 1, spec.datatype], 0)
     # The layout is a local property: packed bytes go the way that contiguous ones would.
     if engine.team.rank == root:
         packed = spec.pack(comm)
