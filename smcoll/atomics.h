@@ -1,4 +1,4 @@
-/* C11 atomics on shared 64-bit words, the pause instruction and a monotonic clock.
+/* C11 atomics on shared 64-bit words, the pause instruction and two clocks.
  *
  * Every flag in the shared mapping is written with store_release and read with load_acquire:
  * what the writer stored before its release is visible to whoever acquires that value. */
@@ -68,6 +68,14 @@ static inline int64_t monotonic_ns(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* CPU time of this thread: what others do while it is off the CPU doesn't count. */
+static inline int64_t thread_cpu_ns(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
 }
 
 #endif

@@ -12,3 +12,4 @@ cdef extern from "atomics.h" nogil:
     void unlock(int *word) noexcept
     void cpu_pause() noexcept
     int64_t monotonic_ns() noexcept
+    int64_t thread_cpu_ns() noexcept
