@@ -1,5 +1,5 @@
 from smcoll.barrier cimport Team
-from smcoll.kernels cimport reduction_kernel
+from smcoll.kernels cimport Operation
 from smcoll.trees cimport TreeView
 
 # Numbers of the algorithms of a collective: positions in ALGORITHMS[collective].
@@ -27,14 +27,14 @@ cdef struct Plan:
     bint pipelined
 
 
-# The operands of one call. `elements` is 0 and `kernel` NULL where nothing is reduced.
+# The operands of one call. `operation` is NULL where nothing is reduced.
 cdef struct Operands:
     const char *send
     char *recv
     size_t nbytes
     size_t elements
     size_t element_size
-    reduction_kernel kernel
+    const Operation *operation
     int root
     const void **sources       # scratch for as many pointers as there are ranks
 
@@ -42,7 +42,5 @@ cdef struct Operands:
 cdef bint is_inline(const Team *team, int collective, int algorithm, size_t nbytes) noexcept nogil
 cdef bint needs_data_regions(const Team *team, int collective, int algorithm,
                              size_t nbytes) noexcept nogil
-cdef int run_barrier(Team *team, const Plan *plan) noexcept nogil
-cdef int run_bcast(Team *team, const Plan *plan, const Operands *operands) noexcept nogil
-cdef int run_reduce(Team *team, const Plan *plan, const Operands *operands) noexcept nogil
-cdef int run_allreduce(Team *team, const Plan *plan, const Operands *operands) noexcept nogil
+cdef int run_collective(Team *team, int collective, const Plan *plan, const Operands *operands,
+                        void *details) noexcept nogil

@@ -4,18 +4,27 @@ A name runs that algorithm and no other. Which form it takes for small messages 
 lines instead of the data regions) depends on the number of bytes only, which all ranks agree on.
 """
 
+from libc.string cimport memset
+
+from smcoll.allgather cimport Gathering, allgather_direct, allgather_inline
 from smcoll.allreduce cimport (
     allreduce_all_read, allreduce_fan_in_fan_out, allreduce_recursive_doubling,
     allreduce_recursive_halving, allreduce_tiled,
 )
 from smcoll.barrier cimport (
-    COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE, Team,
-    barrier_all_read, barrier_dissemination, barrier_tree,
+    COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLTOALL, COLLECTIVE_BARRIER,
+    COLLECTIVE_BCAST, COLLECTIVE_EXSCAN, COLLECTIVE_GATHER, COLLECTIVE_OBJECT_ALLGATHER,
+    COLLECTIVE_OBJECT_ALLTOALL, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_OBJECT_GATHER,
+    COLLECTIVE_OBJECT_SCATTER, COLLECTIVE_REDUCE,
+    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_SCAN, COLLECTIVE_SCATTER, Team, barrier_all_read,
+    barrier_dissemination, barrier_tree,
 )
 from smcoll.bcast cimport bcast_fan_out
 from smcoll.inline cimport allreduce_inline, bcast_inline, reduce_inline
 from smcoll.pipeline cimport Call
 from smcoll.reduce cimport reduce_fan_in, reduce_scatter_gather, reduce_tiled
+from smcoll.reduce_scatter cimport Blocks, reduce_scatter_direct, reduce_scatter_inline
+from smcoll.scan cimport scan_direct, scan_inline
 
 ALGORITHMS = {
     "barrier": ("all_read", "tree", "dissemination"),
@@ -23,6 +32,27 @@ ALGORITHMS = {
     "reduce": ("fan_in", "reduce_scatter_gather", "tiled"),
     "allreduce": ("all_read", "fan_in_fan_out", "recursive_doubling", "recursive_halving",
                   "tiled"),
+    # One message for each pair of ranks, through their streams.
+    "gather": ("direct",),
+    "scatter": ("direct",),
+    "alltoall": ("direct",),
+    # Every rank posts its data once, the others read what they need.
+    "allgather": ("direct",),
+    "reduce_scatter": ("direct",),
+    "scan": ("direct",),
+    "exscan": ("direct",),
+}
+
+# The collectives whose data travel through the streams.
+STREAMED = ("gather", "scatter", "alltoall")
+
+# These combine operands in rank order, as operations that don't commute need it.
+IN_RANK_ORDER = {
+    "reduce": ("tiled",),
+    "allreduce": ("all_read", "tiled"),
+    "reduce_scatter": ("direct",),
+    "scan": ("direct",),
+    "exscan": ("direct",),
 }
 
 # Which radices an algorithm has.
@@ -38,17 +68,41 @@ COLLECTIVE_NUMBERS = {
     "bcast": COLLECTIVE_BCAST,
     "reduce": COLLECTIVE_REDUCE,
     "allreduce": COLLECTIVE_ALLREDUCE,
+    "gather": COLLECTIVE_GATHER,
+    "scatter": COLLECTIVE_SCATTER,
+    "alltoall": COLLECTIVE_ALLTOALL,
+    "allgather": COLLECTIVE_ALLGATHER,
+    "reduce_scatter": COLLECTIVE_REDUCE_SCATTER,
+    "scan": COLLECTIVE_SCAN,
+    "exscan": COLLECTIVE_EXSCAN,
+}
+
+# The lower-case ones, which have no choice of their own.
+OBJECT_COLLECTIVES = {
+    "bcast of objects": COLLECTIVE_OBJECT_BCAST,
+    "gather of objects": COLLECTIVE_OBJECT_GATHER,
+    "scatter of objects": COLLECTIVE_OBJECT_SCATTER,
+    "allgather of objects": COLLECTIVE_OBJECT_ALLGATHER,
+    "alltoall of objects": COLLECTIVE_OBJECT_ALLTOALL,
 }
 
 
 cdef bint is_inline(const Team *team, int collective, int algorithm, size_t nbytes) noexcept nogil:
-    """Whether the data of such a call travel in the flag lines."""
-    if collective == COLLECTIVE_BCAST:
+    """Whether the data of such a call travel in the flag lines.
+
+    ``nbytes``: of the longest block in an Allgather, of the whole vector in a Reduce_scatter.
+    """
+    if collective == COLLECTIVE_BCAST or collective == COLLECTIVE_OBJECT_BCAST:
         return algorithm == BCAST_FAN_OUT and nbytes <= team.layout.rooted_inline_size
     if collective == COLLECTIVE_REDUCE:
         return algorithm == REDUCE_FAN_IN and nbytes <= team.layout.rooted_inline_size
     if collective == COLLECTIVE_ALLREDUCE:
         return algorithm == ALLREDUCE_ALL_READ and nbytes <= team.layout.inline_size
+    if (collective == COLLECTIVE_ALLGATHER or collective == COLLECTIVE_OBJECT_ALLGATHER
+            or collective == COLLECTIVE_REDUCE_SCATTER):
+        return nbytes <= team.layout.inline_size
+    if collective == COLLECTIVE_SCAN or collective == COLLECTIVE_EXSCAN:
+        return nbytes <= team.layout.rooted_inline_size
     return False
 
 
@@ -65,14 +119,14 @@ cdef inline void fill_call(Call *call, Team *team, const Plan *plan,
     call.recv = operands.recv
     call.nbytes = operands.nbytes
     call.element_size = operands.element_size
-    call.kernel = operands.kernel
+    call.operation = operands.operation
     call.root = operands.root
     call.sources = operands.sources
     call.fan_in = plan.fan_in
     call.fan_out = plan.fan_out
 
 
-cdef int run_barrier(Team *team, const Plan *plan) noexcept nogil:
+cdef inline int run_barrier(Team *team, const Plan *plan) noexcept nogil:
     if plan.algorithm == BARRIER_TREE:
         return barrier_tree(team, plan.fan_in, plan.fan_out)
     if plan.algorithm == BARRIER_DISSEMINATION:
@@ -80,7 +134,7 @@ cdef int run_barrier(Team *team, const Plan *plan) noexcept nogil:
     return barrier_all_read(team)
 
 
-cdef int run_bcast(Team *team, const Plan *plan, const Operands *operands) noexcept nogil:
+cdef inline int run_bcast(Team *team, const Plan *plan, const Operands *operands) noexcept nogil:
     cdef Call call
     if is_inline(team, COLLECTIVE_BCAST, plan.algorithm, operands.nbytes):
         return bcast_inline(team, operands.recv, operands.nbytes, operands.root, plan.fan_out)
@@ -88,11 +142,11 @@ cdef int run_bcast(Team *team, const Plan *plan, const Operands *operands) noexc
     return bcast_fan_out(&call, plan.pipelined, plan.section_bytes)
 
 
-cdef int run_reduce(Team *team, const Plan *plan, const Operands *operands) noexcept nogil:
+cdef inline int run_reduce(Team *team, const Plan *plan, const Operands *operands) noexcept nogil:
     cdef Call call
     if is_inline(team, COLLECTIVE_REDUCE, plan.algorithm, operands.nbytes):
         return reduce_inline(team, operands.send, operands.recv, operands.nbytes,
-                             operands.elements, operands.kernel, operands.root, plan.fan_in,
+                             operands.elements, operands.operation, operands.root, plan.fan_in,
                              operands.sources)
     fill_call(&call, team, plan, operands)
     if plan.algorithm == REDUCE_SCATTER_GATHER:
@@ -102,11 +156,11 @@ cdef int run_reduce(Team *team, const Plan *plan, const Operands *operands) noex
     return reduce_fan_in(&call, plan.pipelined, plan.section_bytes)
 
 
-cdef int run_allreduce(Team *team, const Plan *plan, const Operands *operands) noexcept nogil:
+cdef inline int run_allreduce(Team *team, const Plan *plan, const Operands *operands) noexcept nogil:
     cdef Call call
     if is_inline(team, COLLECTIVE_ALLREDUCE, plan.algorithm, operands.nbytes):
         return allreduce_inline(team, operands.send, operands.recv, operands.nbytes,
-                                operands.elements, operands.kernel, operands.sources)
+                                operands.elements, operands.operation, operands.sources)
     fill_call(&call, team, plan, operands)
     if plan.algorithm == ALLREDUCE_FAN_IN_FAN_OUT:
         return allreduce_fan_in_fan_out(&call, plan.pipelined, plan.section_bytes)
@@ -117,3 +171,53 @@ cdef int run_allreduce(Team *team, const Plan *plan, const Operands *operands) n
     if plan.algorithm == ALLREDUCE_TILED:
         return allreduce_tiled(&call, plan.pipelined, plan.section_bytes)
     return allreduce_all_read(&call, plan.pipelined, plan.section_bytes)
+
+
+cdef inline int run_allgather(Team *team, const Plan *plan, Gathering *blocks) noexcept nogil:
+    cdef Call call
+    cdef Operands operands
+    if is_inline(team, COLLECTIVE_ALLGATHER, plan.algorithm, blocks.longest):
+        return allgather_inline(team, blocks)
+    memset(&operands, 0, sizeof(operands))
+    operands.nbytes = blocks.longest
+    operands.element_size = 1
+    fill_call(&call, team, plan, &operands)
+    return allgather_direct(&call, blocks, plan.pipelined, plan.section_bytes)
+
+
+cdef inline int run_reduce_scatter(Team *team, const Plan *plan, const Operands *operands,
+                            const Blocks *blocks) noexcept nogil:
+    cdef Call call
+    if is_inline(team, COLLECTIVE_REDUCE_SCATTER, plan.algorithm, operands.nbytes):
+        return reduce_scatter_inline(team, operands.send, operands.recv, blocks,
+                                     operands.element_size, operands.operation, operands.sources)
+    fill_call(&call, team, plan, operands)
+    return reduce_scatter_direct(&call, blocks, plan.pipelined, plan.section_bytes)
+
+
+cdef inline int run_scan(Team *team, const Plan *plan, const Operands *operands,
+                  bint exclusive) noexcept nogil:
+    cdef Call call
+    if is_inline(team, COLLECTIVE_SCAN, plan.algorithm, operands.nbytes):
+        return scan_inline(team, operands.send, operands.recv, operands.nbytes, operands.elements,
+                           operands.operation, exclusive, operands.sources)
+    fill_call(&call, team, plan, operands)
+    return scan_direct(&call, exclusive, plan.pipelined, plan.section_bytes)
+
+
+cdef int run_collective(Team *team, int collective, const Plan *plan, const Operands *operands,
+                        void *details) noexcept nogil:
+    """The one of them that the number names. ``details``: what only some collectives have."""
+    if collective == COLLECTIVE_ALLREDUCE:
+        return run_allreduce(team, plan, operands)
+    if collective == COLLECTIVE_BCAST or collective == COLLECTIVE_OBJECT_BCAST:
+        return run_bcast(team, plan, operands)
+    if collective == COLLECTIVE_REDUCE:
+        return run_reduce(team, plan, operands)
+    if collective == COLLECTIVE_ALLGATHER or collective == COLLECTIVE_OBJECT_ALLGATHER:
+        return run_allgather(team, plan, <Gathering *> details)
+    if collective == COLLECTIVE_REDUCE_SCATTER:
+        return run_reduce_scatter(team, plan, operands, <const Blocks *> details)
+    if collective == COLLECTIVE_SCAN or collective == COLLECTIVE_EXSCAN:
+        return run_scan(team, plan, operands, collective == COLLECTIVE_EXSCAN)
+    return run_barrier(team, plan)

@@ -3,6 +3,7 @@
 from libc.string cimport memcpy
 
 from smcoll.barrier cimport DONE
+from smcoll.kernels cimport reduce_operands
 from smcoll.pairwise cimport (
     STEP_FOLDED, STEP_IN, STEP_READY, copy_in, halve, power_of_two, slice_of, steps_of,
 )
@@ -33,7 +34,8 @@ cdef int reduce_everything(Call *call, Section *section) noexcept nogil:
     for rank in range(call.team.size):
         call.sources[rank] = region(call, section, rank)
     call.sources[call.team.rank] = call.send + section.offset
-    call.kernel(call.recv + section.offset, call.sources, call.team.size, section.elements)
+    reduce_operands(call.operation, call.recv + section.offset, call.sources, call.team.size,
+                    section.elements)
     return DONE
 
 
@@ -63,7 +65,7 @@ cdef int fan_in(Call *call, Section *section) noexcept nogil:
     status = writable(call, section)
     if status != DONE:
         return status
-    call.kernel(own, call.sources, 1 + children, section.elements)
+    reduce_operands(call.operation, own, call.sources, 1 + children, section.elements)
     post(call, section, STEP_RESULT if rank == 0 else STEP_PARTIAL)
     return DONE
 
@@ -114,7 +116,7 @@ cdef inline void reduce_pair(Call *call, char *out, const char *left, const char
     cdef const void *operands[2]
     operands[0] = left + begin * call.element_size
     operands[1] = right + begin * call.element_size
-    call.kernel(out + begin * call.element_size, operands, 2, end - begin)
+    reduce_operands(call.operation, out + begin * call.element_size, operands, 2, end - begin)
 
 
 cdef int fold_into_other_half(Call *call, Section *section) noexcept nogil:

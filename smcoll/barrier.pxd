@@ -31,7 +31,20 @@ cdef enum:
     COLLECTIVE_BCAST = 2
     COLLECTIVE_REDUCE = 3
     COLLECTIVE_ALLREDUCE = 4
-    COLLECTIVE_RESERVE = 5     # reserving the data regions, in agreement
+    COLLECTIVE_RESERVE = 5     # reserving the data regions or the streams, in agreement
+    COLLECTIVE_GATHER = 6
+    COLLECTIVE_SCATTER = 7
+    COLLECTIVE_ALLGATHER = 8
+    COLLECTIVE_ALLTOALL = 9
+    COLLECTIVE_REDUCE_SCATTER = 10
+    COLLECTIVE_SCAN = 11
+    COLLECTIVE_EXSCAN = 12
+    # The lower-case collectives, whose messages are Python objects.
+    COLLECTIVE_OBJECT_BCAST = 13
+    COLLECTIVE_OBJECT_GATHER = 14
+    COLLECTIVE_OBJECT_SCATTER = 15
+    COLLECTIVE_OBJECT_ALLGATHER = 16
+    COLLECTIVE_OBJECT_ALLTOALL = 17
 
 # Reusable slots in banks. `pass_` counts full rounds over all banks, so that bank b's barrier of
 # round n is complete when every rank's field is >= n + 1.
@@ -95,6 +108,10 @@ cdef inline uint64_t pack_signature(int collective, int op, int element_type, in
 cdef int init_team(Team *team, uint64_t start) noexcept nogil
 cdef void begin_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil
 cdef void begin_mpi_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil
+# Asked again and again in a wait. Sets team.awaited_rank where it answers no.
+ctypedef bint (*condition)(void *context) noexcept nogil
+
+cdef int wait_until(Team *team, condition holds, void *context) noexcept nogil
 cdef int wait_flag(Team *team, const uint64_t *flag, uint64_t value, int rank) noexcept nogil
 cdef int wait_awaited(Team *team) noexcept nogil
 cdef int attend(Team *team, int64_t waited) noexcept with gil
@@ -117,32 +134,50 @@ cdef inline bint reached(const uint64_t *flag, uint64_t value) noexcept nogil:
 
 
 # After its flag was acquired: is the line's owner in the same call as we are?
-cdef inline bint same_call(const Team *team, const Line *line) noexcept nogil:
-    return (line.call == team.call and line.signature == team.signature
-            and line.nbytes == team.nbytes)
+cdef inline bint same_kind_of_call(const Team *team, const Line *line) noexcept nogil:
+    return line.call == team.call and line.signature == team.signature
 
 
 # Non-blocking: DONE when the owner of `line` has reached `value` in our call, AGAIN if not yet.
 cdef inline int arrived(Team *team, const Line *line, uint64_t value, int rank) noexcept nogil:
+    cdef int status = arrived_with_length(team, line, value, rank)
+    if status == DONE and line.nbytes != team.nbytes:
+        team.awaited_rank = rank
+        return FAILED_MISMATCH
+    return status
+
+
+# The same where the lengths of messages may differ between ranks.
+cdef inline int arrived_with_length(Team *team, const Line *line, uint64_t value,
+                                    int rank) noexcept nogil:
     if not reached(&line.flag, value):
         team.awaited = &line.flag
         team.awaited_value = value
         team.awaited_rank = rank
         return AGAIN
-    if not same_call(team, line):
+    if not same_kind_of_call(team, line):
         team.awaited_rank = rank
         return FAILED_MISMATCH
     return DONE
 
 
-# Blocking form, for straight code.
+# Blocking forms, for straight code.
 cdef inline int wait_line(Team *team, const Line *line, uint64_t value, int rank) noexcept nogil:
+    cdef int status = wait_line_with_length(team, line, value, rank)
+    if status == DONE and line.nbytes != team.nbytes:
+        team.awaited_rank = rank
+        return FAILED_MISMATCH
+    return status
+
+
+cdef inline int wait_line_with_length(Team *team, const Line *line, uint64_t value,
+                                      int rank) noexcept nogil:
     cdef int status
     if not reached(&line.flag, value):
         status = wait_flag(team, &line.flag, value, rank)
         if status != DONE:
             return status
-    if not same_call(team, line):
+    if not same_kind_of_call(team, line):
         team.awaited_rank = rank
         return FAILED_MISMATCH
     return DONE
@@ -151,9 +186,15 @@ cdef inline int wait_line(Team *team, const Line *line, uint64_t value, int rank
 # Say in our own line: which call this is, then, with release, that `value` is reached. What the
 # line held before has no reader left (rule 11: the callers prove it).
 cdef inline void publish(const Team *team, Line *line, uint64_t value) noexcept nogil:
+    publish_length(team, line, value, team.nbytes)
+
+
+# The same with a length that is this rank's own.
+cdef inline void publish_length(const Team *team, Line *line, uint64_t value,
+                                uint64_t nbytes) noexcept nogil:
     line.call = team.call
     line.signature = team.signature
-    line.nbytes = team.nbytes
+    line.nbytes = nbytes
     store_release(&line.flag, value)
 
 

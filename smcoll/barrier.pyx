@@ -80,6 +80,10 @@ cdef class Attendant:
         self.idle_cost = min(self.idle_cost, cost)
         return cost
 
+    def fail(self, error):
+        """Keep what ended a call; ``take_failure`` gives it back."""
+        self.failure = error
+
     def take_failure(self):
         """The exception that ended the wait; forgotten here."""
         failure, self.failure = self.failure, None
@@ -123,8 +127,8 @@ cdef int attend_between_calls(Team *team) noexcept nogil:
     return attend(team, 0)
 
 
-cdef int wait_flag(Team *team, const uint64_t *flag, uint64_t value, int rank) noexcept nogil:
-    """The one wait: until ``flag``, written by ``rank``, has reached ``value``.
+cdef int wait_until(Team *team, condition holds, void *context) noexcept nogil:
+    """The one wait: until ``holds(context)``.
 
     Spins for a bounded number of polls (none where ranks outnumber CPUs: the awaited rank may need
     this one), then yields, after a millisecond sleeps in growing steps; attends to the rest of the
@@ -134,25 +138,38 @@ cdef int wait_flag(Team *team, const uint64_t *flag, uint64_t value, int rank) n
     cdef int _poll
     for _poll in range(team.spin):
         cpu_pause()
+        if holds(context):
+            return DONE
+    return wait_long(team, holds, context)
+
+
+cdef bint awaited_reached(void *context) noexcept nogil:
+    cdef Team *team = <Team *> context
+    return reached(team.awaited, team.awaited_value)
+
+
+cdef int wait_flag(Team *team, const uint64_t *flag, uint64_t value, int rank) noexcept nogil:
+    """``wait_until`` the flag ``flag``, written by ``rank``, has reached ``value``."""
+    cdef int _poll
+    for _poll in range(team.spin):
+        cpu_pause()
         if reached(flag, value):
             return DONE
     team.awaited = flag
     team.awaited_value = value
     team.awaited_rank = rank
-    return wait_long(team)
+    return wait_long(team, awaited_reached, team)
 
 
-cdef int wait_long(Team *team) noexcept nogil:
-    cdef const uint64_t *flag = team.awaited
-    cdef uint64_t value = team.awaited_value
+cdef int wait_long(Team *team, condition holds, void *context) noexcept nogil:
     cdef int64_t started = monotonic_ns(), now, pause, interval
     cdef timespec sleep_time
-    cdef int status
+    cdef int status, blamed
     if team.holds_gil and team.thread_state == NULL:
         team.thread_state = PyEval_SaveThread()
     while True:
         sched_yield()
-        if reached(flag, value):
+        if holds(context):
             return DONE
         now = monotonic_ns()
         interval = team.attend_every
@@ -162,8 +179,10 @@ cdef int wait_long(Team *team) noexcept nogil:
             status = attend(team, now - started)
             if status != DONE:
                 # What came meanwhile counts: a rank may have posted and then died or gone on.
-                if status != FAILED_EXCEPTION and reached(flag, value):
+                blamed = team.awaited_rank
+                if status != FAILED_EXCEPTION and holds(context):
                     return DONE
+                team.awaited_rank = blamed
                 return status
         if now - started > SLEEP_AFTER and team.attend_every > 0:
             pause = min((now - started) // 16, SLEEP_AT_MOST)

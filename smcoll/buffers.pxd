@@ -15,7 +15,14 @@ cdef class Specification:
     cdef readonly bint contiguous   # the datatype has no holes: its bytes are the message
     cdef object owner
     cdef char *base
+    cdef Py_ssize_t length          # bytes of the whole buffer
 
 
 cdef bint plain_array(object spec, bint writable, Message *message) noexcept
-cdef Specification parse(object spec, bint writable)
+cdef tuple split(object spec, bint vector)
+cdef Specification locate(object buffer, object kind, bint writable)
+cdef Py_ssize_t entries(Specification spec, Py_ssize_t length) except -1
+cdef Py_ssize_t extent_of(datatype, purpose) except? -1
+cdef Specification parse(object spec, bint writable, int blocks=*)
+cdef bint is_contiguous(datatype) except -1
+cdef int code_of_type(datatype)

@@ -180,12 +180,11 @@ cdef _is_type(kind):
     return isinstance(kind, (MPI.Datatype, str))
 
 
-cdef Specification parse(object spec, bint writable):
-    """Any buffer argument. Raises as mpi4py does: TypeError, ValueError, KeyError, BufferError."""
-    cdef Specification result = Specification.__new__(Specification)
+cdef tuple split(object spec, bint vector):
+    """(buffer, count, displacement, type) of a buffer argument, None for what is not given."""
     cdef object buffer, count = None, displacement = None, kind = None
-    cdef _Memory memory = None
-    cdef Py_ssize_t length = 0, extent = 0, offset = 0
+    # One count and its displacement come as any sequence, counts and displacements as a tuple.
+    cdef tuple pairs = (tuple,) if vector else (list, tuple)
     if PyObject_CheckBuffer(spec):
         buffer = spec
     elif isinstance(spec, (list, tuple)):
@@ -193,11 +192,11 @@ cdef Specification parse(object spec, bint writable):
             buffer, count = spec
             if _is_type(count):
                 count, kind = None, count
-            elif isinstance(count, (list, tuple)):
+            elif isinstance(count, pairs):
                 count, displacement = count
         elif len(spec) == 3:
             buffer, count, kind = spec
-            if isinstance(count, (list, tuple)):
+            if isinstance(count, pairs):
                 count, displacement = count
         elif len(spec) == 4:
             buffer, count, displacement, kind = spec
@@ -207,8 +206,15 @@ cdef Specification parse(object spec, bint writable):
         buffer = spec
     else:
         raise TypeError("message: expecting buffer or list/tuple")
+    return buffer, count, displacement, kind
 
+
+cdef Specification locate(object buffer, object kind, bint writable):
+    """Where a buffer lies, how long it is, and of which datatype."""
+    cdef Specification result = Specification.__new__(Specification)
+    cdef _Memory memory
     result.base = NULL
+    result.length = 0
     result.message.numpy_type = -1
     if buffer is None or buffer is MPI.BOTTOM:
         result.datatype = _datatype(kind)
@@ -216,17 +222,41 @@ cdef Specification parse(object spec, bint writable):
         memory = _Memory(buffer, writable, kind is None)
         result.owner = memory
         result.base = <char *> memory.view.buf
-        length = memory.view.len
+        result.length = memory.view.len
         result.datatype = (_datatype(kind) if kind is not None
                            else _datatype_of_format(memory.view.format))
-    datatype = result.datatype
+    return result
 
+
+cdef Py_ssize_t entries(Specification spec, Py_ssize_t length) except -1:
+    """How many elements lie in ``length`` bytes of the buffer."""
+    cdef Py_ssize_t extent
+    if length == 0:
+        return 0
+    extent = extent_of(spec.datatype, "cannot infer count")
+    if length % extent:
+        raise ValueError(f"message: cannot infer count, buffer length {length} is not a "
+                         f"multiple of datatype extent {extent}")
+    return length // extent
+
+
+cdef Specification parse(object spec, bint writable, int blocks=1):
+    """Any buffer argument. Raises as mpi4py does: TypeError, ValueError, KeyError, BufferError.
+
+    ``blocks``: the buffer holds so many equal blocks, one behind the other. The result is the
+    first; a count that is given is that of one block.
+    """
+    cdef Specification result
+    cdef Py_ssize_t length, extent, offset = 0
+    buffer, count, displacement, kind = split(spec, False)
+    result = locate(buffer, kind, writable)
+    length = result.length
     if displacement is not None:
         displacement = index(displacement)
         if displacement < 0:
             raise ValueError(f"message: negative displacement {displacement}")
         if displacement > 0:
-            extent = _extent(datatype, "cannot handle displacement")
+            extent = extent_of(result.datatype, "cannot handle displacement")
             if displacement * extent > length:
                 raise ValueError(f"message: displacement {displacement} out of bounds, "
                                  f"number of datatype entries {length // extent}")
@@ -238,32 +268,34 @@ cdef Specification parse(object spec, bint writable):
             raise ValueError(f"message: negative count {count}")
         if count > 0 and buffer is None:
             raise ValueError(f"message: buffer is None but count is {count}")
-    elif length > 0:
-        extent = _extent(datatype, "cannot infer count")
-        if length % extent:
-            raise ValueError(f"message: cannot infer count, buffer length {length} is not a "
-                             f"multiple of datatype extent {extent}")
-        count = length // extent
     else:
-        count = 0
-
+        count = entries(result, length)
+        if blocks > 1:
+            if count % blocks:
+                raise ValueError(f"message: cannot infer count, number of entries {count} is not "
+                                 f"a multiple of required number of blocks {blocks}")
+            count //= blocks
     result.count = count
     result.message.address = result.base + offset
     result.message.count = count
     result.message.element_type = -1
     result.message.nbytes = 0
     result.contiguous = False
-    if datatype == MPI.DATATYPE_NULL:
-        return result
-    result.message.nbytes = count * datatype.Get_size()
-    result.message.element_type = code_of_type(datatype)
-    result.contiguous = (result.message.element_type >= 0
-                         or datatype.is_predefined
-                         and datatype.Get_extent() == (0, datatype.Get_size()))
+    if result.datatype != MPI.DATATYPE_NULL:
+        result.message.nbytes = count * result.datatype.Get_size()
+        result.message.element_type = code_of_type(result.datatype)
+        result.contiguous = is_contiguous(result.datatype)
     return result
 
 
-cdef Py_ssize_t _extent(datatype, purpose) except? -1:
+cdef bint is_contiguous(datatype) except -1:
+    """Whether a predefined datatype has no holes; others are not asked."""
+    return code_of_type(datatype) >= 0 or (
+        datatype != MPI.DATATYPE_NULL and datatype.is_predefined
+        and datatype.Get_extent() == (0, datatype.Get_size()))
+
+
+cdef Py_ssize_t extent_of(datatype, purpose) except? -1:
     if datatype == MPI.DATATYPE_NULL:
         raise ValueError(f"message: {purpose}, datatype is null")
     lower, extent = datatype.Get_extent()
@@ -275,40 +307,3 @@ cdef Py_ssize_t _extent(datatype, purpose) except? -1:
 
 cdef class Specification:
     """One parsed buffer argument."""
-
-    def pack(self, comm):
-        """The message as contiguous bytes: for datatypes with holes."""
-        packed = numpy.empty(self.message.nbytes, numpy.uint8)
-        holder = bytearray(1)
-        placed = self._placed(holder)
-        try:
-            size = placed.Pack(holder, packed, 0, comm) if self.message.nbytes else 0
-        finally:
-            placed.Free()
-        if <size_t> size != self.message.nbytes:
-            raise MPI.Exception(MPI.ERR_TYPE)
-        return packed
-
-    def unpack(self, packed, comm):
-        """Lay contiguous bytes out as the datatype says."""
-        holder = bytearray(1)
-        placed = self._placed(holder)
-        try:
-            if self.message.nbytes:
-                placed.Unpack(packed, 0, holder, comm)
-        finally:
-            placed.Free()
-
-    def _placed(self, holder):
-        # One datatype for the whole message, relative to `holder`, with an extent of one byte:
-        # Pack takes one of it from `holder`, whatever extent or lower bound the user's has, and
-        # also for MPI.BOTTOM.
-        cdef Py_ssize_t distance
-        origin = MPI.Get_address(holder)
-        distance = <Py_ssize_t> <size_t> self.message.address - <Py_ssize_t> origin
-        whole = self.datatype.Create_hvector(self.count, 1, self.datatype.Get_extent()[1])
-        shifted = whole.Create_hindexed([1], [distance])
-        placed = shifted.Create_resized(0, 1).Commit()
-        shifted.Free()
-        whole.Free()
-        return placed

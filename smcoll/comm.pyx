@@ -6,32 +6,20 @@ things that are equal on all ranks only (DESIGN rule 3): no segment, an operatio
 without a kernel.
 """
 
-import atexit
-import sys
-import weakref
 from dataclasses import dataclass
 
 from mpi4py import MPI
 
-from smcoll.barrier cimport (
-    COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE,
-)
-from smcoll.buffers cimport Message, Specification, parse, plain_array
-from smcoll.engine cimport CARRIED_OUT, Engine
-from smcoll.kernels cimport OPS
-from smcoll.operations cimport NO_OP, code_of_op, mpi_takes
+from smcoll.barrier cimport COLLECTIVE_BARRIER
+from smcoll.engine cimport Engine
+from smcoll.state cimport State, engine_of, keyvals, own_mpi, state_of
 
+from smcoll.algos import ALGORITHMS, RADICES, STREAMED
 from smcoll.config import Config
-from smcoll.establish import establish
+from smcoll.movement import Movement
+from smcoll.objects import Objects
+from smcoll.reductions import Reductions
 from smcoll.select import decision_for
-
-cdef object IN_PLACE = MPI.IN_PLACE
-
-cdef enum:
-    NUMPY_TYPES = 64
-
-# [operation][numpy type]: MPI takes the pair and we have a kernel for it. Filled when first asked.
-cdef bint _known_pair[OPS][NUMPY_TYPES]
 
 
 @dataclass(frozen=True)
@@ -51,166 +39,7 @@ class Explanation:
                 f"{f' ({details})' if details else ''}, {self.path}: {self.reason}")
 
 
-cdef class State:
-    """What belongs to a communicator's handle: its settings, and its engine once it is made.
-
-    Kept as an MPI attribute, so that all Python objects with that handle share one sequence of
-    calls, and freeing the handle ends it (DESIGN rule 15).
-    """
-
-    cdef Engine engine
-    cdef readonly object config
-    cdef readonly object reason
-    cdef bint established
-    cdef bint owned            # the handle was made by smcoll.Comm, for the object that it returned
-    cdef int users             # Python objects that have this state at hand
-    cdef dict mpi_calls
-    cdef object __weakref__
-
-    def __cinit__(self, config):
-        self.config = config
-        self.mpi_calls = {}
-
-    cdef make(self, comm):
-        self.engine, self.config, self.reason = establish(comm, self.config)
-        self.established = True
-        if self.config.verbose and comm.Get_rank() == 0:
-            print(f"smcoll: communicator of {comm.Get_size()} ranks: {self.reason}",
-                  file=sys.stderr, flush=True)
-        _live_states.add(self)
-
-    cdef attach_to(self, comm):
-        self.users += 1
-        comm._state = self
-        weakref.finalize(comm, self.lose_user).atexit = False
-
-    def lose_user(self):
-        """An object with this handle was collected: without any, nobody can use the segment."""
-        self.users -= 1
-        if self.users == 0 and self.owned:
-            self.close()
-
-    def close(self):
-        """End the engine, locally; the communicator can't be used through it any more."""
-        if self.engine is not None:
-            if self.config.verbose and not self.engine.closed:
-                _print_stats(self.engine.rank, self.stats())
-            self.engine.close()
-
-    def stats(self):
-        rows = [] if self.engine is None else self.engine.stats()
-        rows += [{"collective": name, "algorithm": "MPI's own", "path": "MPI", "calls": calls,
-                  "bytes": 0, "seconds": 0.0} for name, calls in self.mpi_calls.items()]
-        return rows
-
-
-_live_states = weakref.WeakSet()
-
-
-@atexit.register
-def _leave_all():
-    # So that a peer which still waits learns that this rank ended in good order.
-    for state in list(_live_states):
-        state.close()
-
-
-def _print_stats(rank, rows):
-    for row in rows:
-        print(f"smcoll: rank {rank}: {row['collective']} {row['algorithm']} ({row['path']}): "
-              f"{row['calls']} calls, {row['bytes']} bytes, {row['seconds']:.6f} s",
-              file=sys.stderr, flush=True)
-
-
-def _forget(comm, keyval, state):
-    state.close()
-
-
-cdef class _Keyvals:
-    """The two attributes on a communicator's handle. Made when MPI is initialised for sure."""
-
-    cdef int state
-    cdef int config            # copied: a duplicate has its parent's settings
-
-    def __cinit__(self):
-        self.state = MPI.Comm.Create_keyval(delete_fn=_forget)
-        self.config = MPI.Comm.Create_keyval(copy_fn=True)
-
-
-cdef _Keyvals _made_keyvals = None
-
-
-cdef _Keyvals keyvals():
-    global _made_keyvals
-    if _made_keyvals is None:
-        _made_keyvals = _Keyvals()
-    return _made_keyvals
-
-
-cdef State state_of(comm):
-    """The state of a communicator's handle, made lazily and found again by every object with it."""
-    cdef State state = getattr(comm, "_state", None)
-    if state is not None:
-        return state
-    state = MPI.Comm.Get_attr(comm, keyvals().state)
-    if state is None:
-        state = State(MPI.Comm.Get_attr(comm, keyvals().config) or Config())
-        MPI.Comm.Set_attr(comm, keyvals().state, state)
-    state.attach_to(comm)
-    return state
-
-
-cdef inline Engine engine_of(comm):
-    """The engine of a communicator; None where all its collectives are MPI's own."""
-    cdef State state
-    try:
-        state = comm._state
-    except AttributeError:
-        state = state_of(comm)
-    if state.established:
-        return state.engine
-    state.make(comm)
-    return state.engine
-
-
-cdef own_mpi(comm, collective):
-    # No engine: MPI's own blocking collective, counted for stats().
-    cdef State state = state_of(comm)
-    state.mpi_calls[collective] = state.mpi_calls.get(collective, 0) + 1
-
-
-cdef bint have_kernel(Engine engine, op, int op_code, Specification spec, object original):
-    """Whether we carry out this operation on this type; raises what MPI raises if it refuses it."""
-    cdef Message plain
-    if spec.datatype == MPI.DATATYPE_NULL:
-        mpi_takes(op, spec.datatype)
-    if op_code == NO_OP or spec.message.element_type < 0:
-        return False
-    if engine.kernel_of(op_code, spec.message.element_type) == NULL:
-        return False
-    mpi_takes(op, spec.datatype)
-    if plain_array(original, False, &plain):
-        _known_pair[op_code][plain.numpy_type] = True
-    return True
-
-
-cdef check_root(Engine engine, int root):
-    if not 0 <= root < engine.team.size:
-        raise MPI.Exception(MPI.ERR_ROOT)
-
-
-cdef check_same(Specification send, Specification recv):
-    if send.datatype != recv.datatype:
-        raise ValueError("mismatch in send and receive MPI datatypes")
-    if send.message.count != recv.message.count:
-        raise ValueError(f"mismatch in send count {send.message.count} "
-                         f"and receive count {recv.message.count}")
-
-
-cdef inline bint in_place(sendbuf):
-    return sendbuf is None or sendbuf is IN_PLACE
-
-
-class Collectives:
+class Collectives(Reductions, Movement, Objects):
     """The accelerated methods; mixed into mpi4py's communicator classes."""
 
     __slots__ = ()
@@ -225,79 +54,6 @@ class Collectives:
             return MPI.Comm.Barrier(self)
         engine.barrier_(engine.choose(COLLECTIVE_BARRIER, 0))
 
-    def Bcast(self, buf, int root=0):
-        """Broadcast ``buf`` from ``root`` (GS 3.3: a fan-out tree).
-
-        Any buffer argument that mpi4py takes; the bytes of the type signature must agree.
-        """
-        cdef Engine engine = engine_of(self)
-        cdef Message message
-        cdef Specification spec
-        if engine is None:
-            own_mpi(self, "bcast")
-            return MPI.Comm.Bcast(self, buf, root)
-        if plain_array(buf, engine.team.rank != root, &message):
-            check_root(engine, root)
-            if engine.bcast_(message.address, message.nbytes, root,
-                             engine.choose(COLLECTIVE_BCAST, message.nbytes)) == CARRIED_OUT:
-                return
-        else:
-            spec = parse(buf, engine.team.rank != root)
-            check_root(engine, root)
-            message = spec.message
-            if broadcast(self, engine, spec, root) == CARRIED_OUT:
-                return
-        engine.through_mpi("bcast", lambda: MPI.Comm.Ibcast(self, buf, root), root=root,
-                           nbytes=message.nbytes)
-
-    def Reduce(self, sendbuf, recvbuf, op=MPI.SUM, int root=0):
-        """Reduce to ``root``: GS 3.2's fan-in tree, or reduce-scatter + gather for long vectors."""
-        cdef Engine engine = engine_of(self)
-        cdef Message send, recv
-        cdef int op_code
-        cdef bint at_root
-        if engine is None:
-            own_mpi(self, "reduce")
-            return MPI.Comm.Reduce(self, sendbuf, recvbuf, op, root)
-        op_code = code_of_op(op)
-        at_root = engine.team.rank == root
-        if op_code != NO_OP and 0 <= root < engine.team.size:
-            if at_root and plain_array(recvbuf, True, &recv) \
-                    and _known_pair[op_code][recv.numpy_type]:
-                send = recv
-                if in_place(sendbuf) or plain_array(sendbuf, False, &send) \
-                        and send.numpy_type == recv.numpy_type and send.count == recv.count:
-                    if reduce_message(engine, &send, recv.address, op_code, root) == CARRIED_OUT:
-                        return
-            elif not at_root and plain_array(sendbuf, False, &send) \
-                    and _known_pair[op_code][send.numpy_type]:
-                if reduce_message(engine, &send, NULL, op_code, root) == CARRIED_OUT:
-                    return
-        reduce_any(self, engine, sendbuf, recvbuf, op, op_code, root)
-
-    def Allreduce(self, sendbuf, recvbuf, op=MPI.SUM):
-        """Reduce to all ranks, bitwise the same result on each.
-
-        By size: all-read exchange, tiled reduction; GS 3.1's algorithms by name.
-        """
-        cdef Engine engine = engine_of(self)
-        cdef Message send, recv
-        cdef int op_code
-        if engine is None:
-            own_mpi(self, "allreduce")
-            return MPI.Comm.Allreduce(self, sendbuf, recvbuf, op)
-        op_code = code_of_op(op)
-        if op_code != NO_OP and plain_array(recvbuf, True, &recv) \
-                and _known_pair[op_code][recv.numpy_type]:
-            send = recv
-            if in_place(sendbuf) or plain_array(sendbuf, False, &send) \
-                    and send.numpy_type == recv.numpy_type and send.count == recv.count:
-                if engine.allreduce_(send.address, recv.address, recv.count, recv.element_type,
-                                     op_code, engine.choose(COLLECTIVE_ALLREDUCE, recv.nbytes)
-                                     ) == CARRIED_OUT:
-                    return
-        allreduce_any(self, engine, sendbuf, recvbuf, op, op_code)
-
     # ------------------------------------------------------------------ what it does and why
 
     @property
@@ -311,9 +67,9 @@ class Collectives:
         Collective if no collective was called yet (the segment is made then).
         """
         cdef Engine engine = engine_of(self)
-        from smcoll.algos import ALGORITHMS, RADICES
-
-        collective = collective.lower()
+        collective = collective.lower().removesuffix("_block")
+        if collective not in ALGORITHMS and collective[:-1] in ALGORITHMS:
+            collective = collective[:-1]                       # Gatherv, Alltoallw
         if collective not in ALGORITHMS:
             return Explanation(collective, nbytes, "MPI", "MPI's own", {},
                                "not among smcoll's collectives")
@@ -321,6 +77,12 @@ class Collectives:
             return Explanation(collective, nbytes, "MPI", "MPI's own", {}, state_of(self).reason)
         row = decision_for(engine.decisions, collective, nbytes)
         inline = engine.is_inline(collective, row.number, nbytes)
+        if collective in STREAMED:
+            if engine.streams_refused:
+                return Explanation(collective, nbytes, "MPI", "MPI's own", {},
+                                   "the streams could not be reserved")
+            return Explanation(collective, nbytes, "shared memory", row.algorithm,
+                               {"chunk_bytes": engine.stream_chunk}, row.reason)
         if engine.data_refused and not inline and collective != "barrier" and nbytes > 0:
             return Explanation(collective, nbytes, "MPI", "MPI's own", {},
                                "the data regions could not be reserved")
@@ -358,83 +120,9 @@ class Collectives:
             state.close()
 
 
-# The object itself: install() may rebind the name.
-cdef object _one_rank = MPI.COMM_SELF
-
-
 def _predefined(name):
     """A predefined communicator, as ``mpi4py.MPI`` names it in this process."""
     return getattr(MPI, name)
-
-
-cdef int broadcast(comm, Engine engine, Specification spec, int root) except -1:
-    cdef Message message = spec.message
-    cdef Message packed_message
-    if spec.contiguous:
-        return engine.bcast_(message.address, message.nbytes, root,
-                             engine.choose(COLLECTIVE_BCAST, message.nbytes))
-    # What MPI refuses (a null or an uncommitted datatype) it refuses without communication, too.
-    MPI.Intracomm.Bcast(_one_rank, [bytearray(1), 1, spec.datatype], 0)
-    # The layout is a local property: packed bytes go the way that contiguous ones would.
-    if engine.team.rank == root:
-        packed = spec.pack(comm)
-    else:
-        packed = bytearray(message.nbytes)
-    packed_message = parse(packed, True).message
-    cdef int path = engine.bcast_(packed_message.address, message.nbytes, root,
-                                  engine.choose(COLLECTIVE_BCAST, message.nbytes))
-    if path == CARRIED_OUT and engine.team.rank != root:
-        spec.unpack(packed, comm)
-    return path
-
-
-cdef int reduce_message(Engine engine, Message *send, char *recv, int op_code,
-                        int root) except -1:
-    return engine.reduce_(send.address, recv, send.count, send.element_type, op_code, root,
-                          engine.choose(COLLECTIVE_REDUCE, send.nbytes))
-
-
-cdef reduce_any(comm, Engine engine, sendbuf, recvbuf, op, int op_code, int root):
-    """Any buffers, any operation: parse in full, ask MPI about the pair, take the agreed path."""
-    cdef Specification recv = None, send = None
-    cdef bint at_root = engine.team.rank == root
-    if at_root:
-        recv = parse(recvbuf, True)
-    if at_root and in_place(sendbuf):
-        send = recv
-        original = recvbuf
-    else:
-        send = parse(sendbuf, False)
-        original = sendbuf
-        if at_root:
-            check_same(send, recv)
-    check_root(engine, root)
-    if have_kernel(engine, op, op_code, send, original):
-        if reduce_message(engine, &send.message, recv.message.address if at_root else NULL,
-                          op_code, root) == CARRIED_OUT:
-            return
-    engine.through_mpi("reduce", lambda: MPI.Comm.Ireduce(comm, sendbuf, recvbuf, op, root),
-                       root=root, op=op_code & 31, element_type=send.message.element_type & 63,
-                       nbytes=send.message.nbytes)
-
-
-cdef allreduce_any(comm, Engine engine, sendbuf, recvbuf, op, int op_code):
-    """Any buffers, any operation: parse in full, ask MPI about the pair, take the agreed path."""
-    cdef Specification recv = parse(recvbuf, True), send
-    if in_place(sendbuf):
-        send = recv
-    else:
-        send = parse(sendbuf, False)
-        check_same(send, recv)
-    if have_kernel(engine, op, op_code, recv, recvbuf):
-        if engine.allreduce_(send.message.address, recv.message.address, recv.message.count,
-                             recv.message.element_type, op_code,
-                             engine.choose(COLLECTIVE_ALLREDUCE, recv.message.nbytes)
-                             ) == CARRIED_OUT:
-            return
-    engine.through_mpi("allreduce", lambda: MPI.Comm.Iallreduce(comm, sendbuf, recvbuf, op),
-                       op=op_code & 31, element_type=recv.message.element_type & 63,
-                       nbytes=recv.message.nbytes)
 
 
 class Comm(Collectives, MPI.Intracomm):

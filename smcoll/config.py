@@ -126,6 +126,10 @@ class Config:
     rooted_inline_size: int = _setting(
         224, _bytes_between(32, 8192), "bytes",
         "largest Bcast or Reduce whose data travel in the flag's own cache lines")
+    stream_size: int = _setting(
+        "2M", _bytes_between(1, 1 << 30), "bytes",
+        "a rank's chunks for messages to single ranks (Gather, Scatter, Alltoall): rings of 8 "
+        "chunks of 1 page to 32 KiB to every rank")
     eager: bool = _setting(
         False, _boolean, "", "make the whole segment with the communicator, not at the first call")
     strict: bool = _setting(

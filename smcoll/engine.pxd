@@ -1,21 +1,29 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.algos cimport Operands, Plan
-from smcoll.barrier cimport Attendant, Team
+from smcoll.allgather cimport Gathering
+from smcoll.barrier cimport Attendant, Team, pack_signature
 from smcoll.buffers cimport Specification
-from smcoll.kernels cimport reduction_kernel
+from smcoll.kernels cimport Operation, reduction_kernel
+from smcoll.reduce_scatter cimport Blocks
 from smcoll.segment cimport Mapping
+from smcoll.streams cimport Stream, Transfer
 from smcoll.trees cimport Tree
 
 cdef enum:
-    COLLECTIVES = 8            # one more than the largest number in barrier.pxd, rounded up
+    COLLECTIVES = 20           # one more than the largest number in barrier.pxd, rounded up
     MAX_CHOICES = 16
     MAX_ALGORITHMS = 8
 
 # What the engine's collectives return.
 cdef enum:
     CARRIED_OUT = 0
-    USE_MPI = 1                # agreed by all ranks: the data regions could not be had
+    USE_MPI = 1                # agreed by all ranks: the shared memory could not be had
+
+# What is reserved when a call first needs it.
+cdef enum:
+    DATA_REGIONS = 0
+    STREAMS = 1
 
 
 cdef struct Choice:
@@ -36,11 +44,16 @@ cdef class Engine:
     cdef readonly object config
     cdef readonly object decisions
     cdef readonly bint data_refused
+    cdef readonly bint streams_refused
     cdef readonly bint closed
     cdef dict trees
     cdef dict plans            # per-call choices that were made before
     cdef list unfinished       # requests of MPI calls that were interrupted
     cdef const void **sources
+    cdef uint64_t start        # where all counters began
+    cdef Stream *streams       # one per rank, once the streams are reserved,
+    cdef Transfer *outgoing    # and room for the messages of one call
+    cdef Transfer *incoming
     cdef Choice table[COLLECTIVES][MAX_CHOICES]
     cdef int choices[COLLECTIVES]
     cdef Tally tallies[COLLECTIVES][MAX_ALGORITHMS]
@@ -63,18 +76,44 @@ cdef class Engine:
     cdef int64_t started(self, Tally *tally, size_t nbytes) noexcept
     cdef void finished(self, Tally *tally, int64_t start) noexcept
     cdef void fill_operands(self, Operands *operands, const char *send, char *recv,
-                            size_t elements, int element_type, int op, int root) noexcept
+                            size_t elements, size_t element_size, const Operation *operation,
+                            int root) noexcept
     cdef int enter(self) except -1
     cdef void take_gil_back(self) noexcept
     cdef int leave(self, int status) except -1
     cdef const Plan *choose(self, int collective, size_t nbytes) noexcept
     cdef int have_data_regions(self, int collective, const Plan *plan, size_t nbytes,
                                uint64_t signature) except -1
-    cdef int reserve(self, uint64_t signature, uint64_t nbytes) except -1
+    cdef int have_streams(self, uint64_t signature) except -1
+    cdef reserve_part(self, int part)
+    cdef int reserve(self, int part, uint64_t signature, uint64_t nbytes) except -1
+    cdef int carry_out(self, int collective, uint64_t signature, const Operands *operands,
+                       const Plan *plan, void *details) except -1
+    cdef int exchange_(self, int collective, int root, int sends, int receives,
+                       size_t nbytes, list grown) except -1
+    cdef place(self, Transfer *message, list grown)
     cdef int barrier_(self, const Plan *plan) except -1
-    cdef int bcast_(self, char *buffer, size_t nbytes, int root, const Plan *plan) except -1
+    cdef int bcast_(self, char *buffer, size_t nbytes, int root, const Plan *plan,
+                    int collective=*) except -1
+    cdef int reduction_(self, int collective, const char *send, char *recv, size_t elements,
+                        int element_type, int op, int root, const Plan *plan) except -1
     cdef int reduce_(self, const char *send, char *recv, size_t elements, int element_type, int op,
                      int root, const Plan *plan) except -1
     cdef int allreduce_(self, const char *send, char *recv, size_t elements, int element_type,
                         int op, const Plan *plan) except -1
+    cdef int reduce_scatter_(self, const char *send, char *recv, const Blocks *blocks,
+                             int element_type, int op, const Plan *plan) except -1
+    cdef int allgather_(self, Gathering *blocks, int collective, const Plan *plan) except -1
+    cdef bint holds(self, const Plan *plan, size_t element) noexcept
+    cdef const Plan *ordered_plan(self, collective, size_t nbytes, bint commutes) except NULL
     cdef reduction_kernel kernel_of(self, int op, int element_type) noexcept
+
+
+# What the ranks compare of a call: pack_signature's fields, 31 and 63 for no operation and type.
+cdef inline uint64_t signature_of(int collective, int op, int element_type, const Plan *plan,
+                                  int root) noexcept:
+    return pack_signature(collective, op, element_type, plan.algorithm, 0, 0, root)
+
+
+cdef inline uint64_t stream_signature(int collective, int root) noexcept:
+    return pack_signature(collective, 31, 63, 0, 0, 0, root)

@@ -3,41 +3,52 @@
 Everything above it speaks of buffers and operations, everything below of flags and offsets.
 """
 
+import errno
+import os
 import sys
 import weakref
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.pystate cimport PyThreadState
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from smcoll.algos cimport (
-    Operands, Plan, is_inline, needs_data_regions, run_allreduce, run_barrier, run_bcast,
-    run_reduce,
-)
+from smcoll.algos cimport Operands, Plan, is_inline, needs_data_regions, run_collective
+from smcoll.allgather cimport Gathering
 from smcoll.atomics cimport (
     fence_acquire, load_acquire, monotonic_ns, store_release, try_lock, unlock,
 )
 from smcoll.barrier cimport (
-    COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE,
-    COLLECTIVE_RESERVE, DONE, FAILED_EXCEPTION, FAILED_MISMATCH, FAILED_PEER_DEAD,
+    COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLTOALL, COLLECTIVE_BARRIER,
+    COLLECTIVE_BCAST, COLLECTIVE_EXSCAN, COLLECTIVE_GATHER, COLLECTIVE_OBJECT_ALLGATHER,
+    COLLECTIVE_OBJECT_ALLTOALL, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_OBJECT_GATHER,
+    COLLECTIVE_OBJECT_SCATTER, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE,
+    COLLECTIVE_SCAN, COLLECTIVE_SCATTER, DONE, FAILED_EXCEPTION, FAILED_MISMATCH, FAILED_PEER_DEAD,
     FAILED_POISONED, FAILED_TIMEOUT, POISON_EXCEPTION, POISON_MISMATCH, POISON_PEER_DEAD,
     POISON_TIMEOUT, Attendant, Team, attend_between_calls, begin_call, begin_mpi_call, init_team,
     pack_signature, wait_flag,
 )
 from smcoll.buffers cimport Specification, parse
+from smcoll.datatypes cimport start
 from smcoll.inline cimport allreduce_inline
-from smcoll.kernels cimport OP_MIN, TYPE_INT64, element_size, reduction_kernel_for, reduction_kernel
+from smcoll.kernels cimport (
+    OP_MIN, TYPE_INT64, Operation, element_size, reduction_kernel, reduction_kernel_for,
+)
 from smcoll.operations cimport code_of_op
+from smcoll.reduce_scatter cimport Blocks
 from smcoll.segment cimport Mapping, Published, Status, published, status_of
+from smcoll.streams cimport (
+    NEEDS_MEMORY, Exchange, Stream, Transfer, begin_exchange, complete_exchange, init_streams,
+)
 from smcoll.trees cimport Tree
 
 from mpi4py import MPI
 
 from smcoll import kernels
-from smcoll.algos import ALGORITHMS, COLLECTIVE_NUMBERS
+from smcoll.algos import ALGORITHMS, COLLECTIVE_NUMBERS, OBJECT_COLLECTIVES
 from smcoll.errors import Error, MismatchError, PeerError, SegmentError, WaitTimeout
-from smcoll.select import decision_for, override
+from smcoll.select import decision_for, in_rank_order, override
 
 
 cdef extern from "Python.h":
@@ -54,8 +65,20 @@ cdef enum:
 
 _COLLECTIVE_TITLES = {
     COLLECTIVE_BARRIER: "Barrier", COLLECTIVE_BCAST: "Bcast", COLLECTIVE_REDUCE: "Reduce",
-    COLLECTIVE_ALLREDUCE: "Allreduce", COLLECTIVE_RESERVE: "reserving the data regions",
+    COLLECTIVE_ALLREDUCE: "Allreduce", COLLECTIVE_RESERVE: "reserving shared memory",
+    COLLECTIVE_GATHER: "Gather", COLLECTIVE_SCATTER: "Scatter",
+    COLLECTIVE_ALLGATHER: "Allgather", COLLECTIVE_ALLTOALL: "Alltoall",
+    COLLECTIVE_REDUCE_SCATTER: "Reduce_scatter", COLLECTIVE_SCAN: "Scan",
+    COLLECTIVE_EXSCAN: "Exscan", COLLECTIVE_OBJECT_BCAST: "bcast",
+    COLLECTIVE_OBJECT_GATHER: "gather", COLLECTIVE_OBJECT_SCATTER: "scatter",
+    COLLECTIVE_OBJECT_ALLGATHER: "allgather", COLLECTIVE_OBJECT_ALLTOALL: "alltoall",
 }
+_REDUCTIONS = (COLLECTIVE_REDUCE, COLLECTIVE_ALLREDUCE, COLLECTIVE_REDUCE_SCATTER,
+               COLLECTIVE_SCAN, COLLECTIVE_EXSCAN)
+_ROOTED = (COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_GATHER, COLLECTIVE_SCATTER,
+           COLLECTIVE_OBJECT_BCAST, COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_SCATTER)
+# Their lengths are agreed, and compared.
+_MEASURED = (*_REDUCTIONS, COLLECTIVE_BCAST, COLLECTIVE_ALLGATHER)
 _OP_TITLES = {code: name for name, code in kernels.OPERATIONS.items()}
 _TYPE_TITLES = {code: name for name, code in kernels.ELEMENT_TYPES.items()}
 _NO_OP = 31
@@ -69,12 +92,12 @@ def describe_call(uint64_t signature, uint64_t nbytes):
     cdef int element_type = <int> (signature >> 48) & 63
     cdef int root = <int> (signature & 0xffffff)
     details = []
-    if collective in (COLLECTIVE_REDUCE, COLLECTIVE_ALLREDUCE):
+    if collective in _REDUCTIONS:
         details.append(_OP_TITLES.get(op, "another operation"))
         details.append(_TYPE_TITLES.get(element_type, "another type"))
-    if collective in (COLLECTIVE_BCAST, COLLECTIVE_REDUCE):
+    if collective in _ROOTED:
         details.append(f"root={root}")
-    if collective in (COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_ALLREDUCE):
+    if collective in _MEASURED:
         details.append(f"{nbytes} B")
     title = _COLLECTIVE_TITLES.get(collective, f"collective {collective}")
     return f"{title}({', '.join(details)})" if details else title
@@ -126,12 +149,16 @@ cdef class Engine:
         reference = weakref.ref(self)
         self.attendant.watch = lambda awaited, seconds: _watch(reference, awaited, seconds)
         self.team.attendant = <void *> self.attendant
+        self.start = start
         init_team(&self.team, start)
         if config.spin >= 0:
             self.team.spin = config.spin
 
     def __dealloc__(self):
         free(self.sources)
+        free(self.streams)
+        free(self.outgoing)
+        free(self.incoming)
 
     # ------------------------------------------------------------------ set-up
 
@@ -375,47 +402,81 @@ cdef class Engine:
             if self.config.strict:
                 raise SegmentError("the data regions could not be reserved")
             return USE_MPI
-        return self.reserve(signature, nbytes)
+        return self.reserve(DATA_REGIONS, signature, nbytes)
+
+    cdef int have_streams(self, uint64_t signature) except -1:
+        """The same for the streams."""
+        if self.mapping.streams_reserved:
+            return CARRIED_OUT
+        if self.streams_refused:
+            if self.config.strict:
+                raise SegmentError("the streams could not be reserved")
+            return USE_MPI
+        return self.reserve(STREAMS, signature, 0)
 
     def reserve_data(self):
-        """Reserve the data regions now, not when a call first needs them. Collective."""
-        self.reserve(pack_signature(COLLECTIVE_RESERVE, _NO_OP, _NO_TYPE, 0, 0, 0, 0), 0)
+        """Reserve the data regions and the streams now, not at first use. Collective."""
+        cdef uint64_t signature = pack_signature(COLLECTIVE_RESERVE, _NO_OP, _NO_TYPE, 0, 0, 0, 0)
+        self.reserve(DATA_REGIONS, signature, 0)
+        self.reserve(STREAMS, signature, 0)
 
-    cdef int reserve(self, uint64_t signature, uint64_t nbytes) except -1:
-        """Reserve the data regions on all ranks, or on none (DESIGN rules 4 and 5).
+    cdef reserve_part(self, int part):
+        if part == DATA_REGIONS:
+            self.mapping.reserve_data()
+            return
+        self.streams = <Stream *> malloc(self.team.size * sizeof(Stream))
+        self.outgoing = <Transfer *> malloc(self.team.size * sizeof(Transfer))
+        self.incoming = <Transfer *> malloc(self.team.size * sizeof(Transfer))
+        if self.streams == NULL or self.outgoing == NULL or self.incoming == NULL:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        self.mapping.reserve_streams()
+        init_streams(&self.team, self.streams, self.start)
+
+    cdef int reserve(self, int part, uint64_t signature, uint64_t nbytes) except -1:
+        """Reserve the data regions or the streams on all ranks, or on none (DESIGN rules 4, 5).
 
         ``signature`` and ``nbytes``: of the call that needs them, for the ranks to compare.
         """
         cdef int64_t mine = 1, everyone = 0
         cdef int status
+        cdef size_t wanted = (self.team.layout.data if part == DATA_REGIONS
+                              else self.team.layout.streams)
+        cdef Operation minimum
         problem = None
         try:
-            self.budget.claim(self.team.layout.data)
+            self.budget.claim(wanted)
         except OSError as error:
             mine, problem = 0, error
         if mine:
             try:
-                self.mapping.reserve_data()
+                self.reserve_part(part)
             except OSError as error:
                 mine, problem = 0, error
-                self.budget.give_back(self.team.layout.data)
+                self.budget.give_back(wanted)
         self.enter()
         begin_call(&self.team, signature, nbytes)
+        minimum.kernel = self.kernel_of(OP_MIN, TYPE_INT64)
         status = allreduce_inline(&self.team, <const char *> &mine, <char *> &everyone, 8, 1,
-                                  self.kernel_of(OP_MIN, TYPE_INT64), self.sources)
+                                  &minimum, self.sources)
         self.leave(status)
         if everyone:
             return CARRIED_OUT
         if mine:
+            self.budget.give_back(wanted)
+        title = "data regions" if part == DATA_REGIONS else "streams"
+        affected = "large messages" if part == DATA_REGIONS else "Gather, Scatter and Alltoall"
+        if part == DATA_REGIONS:
             self.mapping.give_data_back()
-            self.budget.give_back(self.team.layout.data)
-        self.data_refused = True
-        message = (f"the data regions ({self.team.layout.data} bytes per rank) could not be "
+            self.data_refused = True
+        else:
+            self.mapping.give_streams_back()
+            self.streams_refused = True
+        message = (f"the {title} ({wanted} bytes per rank) could not be "
                    f"reserved{'' if problem is None else f': {problem}'}")
         if self.config.strict:
             raise SegmentError(message)
         if self.team.rank == 0:
-            print(f"smcoll: {message}; large messages of this communicator go through MPI",
+            print(f"smcoll: {message}; {affected} of this communicator go through MPI",
                   file=sys.stderr, flush=True)
         return USE_MPI
 
@@ -433,87 +494,159 @@ cdef class Engine:
             tally.timed_calls += 1
             tally.timed_ns += monotonic_ns() - start
 
-    cdef int barrier_(self, const Plan *plan) except -1:
-        cdef Tally *tally = &self.tallies[COLLECTIVE_BARRIER][plan.algorithm]
+    cdef int carry_out(self, int collective, uint64_t signature, const Operands *operands,
+                       const Plan *plan, void *details) except -1:
+        """One collective on raw memory: CARRIED_OUT, or USE_MPI where all ranks agree on that."""
+        cdef Tally *tally = &self.tallies[collective][plan.algorithm]
         cdef int64_t start
         cdef int status
+        if self.have_data_regions(collective, plan, operands.nbytes, signature) == USE_MPI:
+            return USE_MPI
         self.enter()
-        start = self.started(tally, 0)
-        begin_call(&self.team, signature_of(COLLECTIVE_BARRIER, _NO_OP, _NO_TYPE, plan, 0), 0)
-        status = run_barrier(&self.team, plan)
+        start = self.started(tally, operands.nbytes)
+        begin_call(&self.team, signature, operands.nbytes)
+        self.release_gil_if_long(operands.nbytes)
+        status = run_collective(&self.team, collective, plan, operands, details)
         self.finished(tally, start)
         return self.leave(status)
 
-    cdef int bcast_(self, char *buffer, size_t nbytes, int root, const Plan *plan) except -1:
-        cdef Tally *tally = &self.tallies[COLLECTIVE_BCAST][plan.algorithm]
+    cdef int barrier_(self, const Plan *plan) except -1:
         cdef Operands operands
-        cdef int64_t start
-        cdef int status
-        cdef uint64_t signature = signature_of(COLLECTIVE_BCAST, _NO_OP, _NO_TYPE, plan, root)
-        if self.have_data_regions(COLLECTIVE_BCAST, plan, nbytes, signature) == USE_MPI:
-            return USE_MPI
+        operands.nbytes = 0
+        return self.carry_out(
+            COLLECTIVE_BARRIER, signature_of(COLLECTIVE_BARRIER, _NO_OP, _NO_TYPE, plan, 0),
+            &operands, plan, NULL)
+
+    cdef int bcast_(self, char *buffer, size_t nbytes, int root, const Plan *plan,
+                    int collective=COLLECTIVE_BCAST) except -1:
+        cdef Operands operands
         operands.send = operands.recv = buffer
-        operands.nbytes = nbytes
-        operands.elements = nbytes
+        operands.nbytes = operands.elements = nbytes
         operands.element_size = 1
-        operands.kernel = NULL
+        operands.operation = NULL
         operands.root = root
         operands.sources = self.sources
-        self.enter()
-        start = self.started(tally, nbytes)
-        begin_call(&self.team, signature, nbytes)
-        self.release_gil_if_long(nbytes)
-        status = run_bcast(&self.team, plan, &operands)
-        self.finished(tally, start)
-        return self.leave(status)
+        return self.carry_out(collective, signature_of(collective, _NO_OP, _NO_TYPE, plan, root),
+                              &operands, plan, NULL)
+
+    cdef int reduction_(self, int collective, const char *send, char *recv, size_t elements,
+                        int element_type, int op, int root, const Plan *plan) except -1:
+        """A reduction by a kernel in which all ranks have as many elements."""
+        cdef Operation operation
+        cdef Operands operands
+        operation.kernel = self.kernel_of(op, element_type)
+        self.fill_operands(&operands, send, recv, elements, element_size(element_type),
+                           &operation, root)
+        return self.carry_out(collective, signature_of(collective, op, element_type, plan, root),
+                              &operands, plan, NULL)
 
     cdef int reduce_(self, const char *send, char *recv, size_t elements, int element_type, int op,
                      int root, const Plan *plan) except -1:
-        cdef Tally *tally = &self.tallies[COLLECTIVE_REDUCE][plan.algorithm]
-        cdef Operands operands
-        cdef int64_t start
-        cdef int status
-        self.fill_operands(&operands, send, recv, elements, element_type, op, root)
-        cdef uint64_t signature = signature_of(COLLECTIVE_REDUCE, op, element_type, plan, root)
-        if self.have_data_regions(COLLECTIVE_REDUCE, plan, operands.nbytes, signature) == USE_MPI:
-            return USE_MPI
-        self.enter()
-        start = self.started(tally, operands.nbytes)
-        begin_call(&self.team, signature, operands.nbytes)
-        self.release_gil_if_long(operands.nbytes)
-        status = run_reduce(&self.team, plan, &operands)
-        self.finished(tally, start)
-        return self.leave(status)
+        return self.reduction_(COLLECTIVE_REDUCE, send, recv, elements, element_type, op, root,
+                               plan)
 
     cdef int allreduce_(self, const char *send, char *recv, size_t elements, int element_type,
                         int op, const Plan *plan) except -1:
-        cdef Tally *tally = &self.tallies[COLLECTIVE_ALLREDUCE][plan.algorithm]
+        return self.reduction_(COLLECTIVE_ALLREDUCE, send, recv, elements, element_type, op, 0,
+                               plan)
+
+    cdef int reduce_scatter_(self, const char *send, char *recv, const Blocks *blocks,
+                             int element_type, int op, const Plan *plan) except -1:
+        """Every rank gets its block of the vector, reduced."""
+        cdef Operation operation
         cdef Operands operands
-        cdef int64_t start
-        cdef int status
-        self.fill_operands(&operands, send, recv, elements, element_type, op, 0)
-        cdef uint64_t signature = signature_of(COLLECTIVE_ALLREDUCE, op, element_type, plan, 0)
-        if self.have_data_regions(COLLECTIVE_ALLREDUCE, plan, operands.nbytes,
-                                  signature) == USE_MPI:
+        cdef size_t unit = element_size(element_type)
+        if not self.holds(plan, unit):
             return USE_MPI
-        self.enter()
-        start = self.started(tally, operands.nbytes)
-        begin_call(&self.team, signature, operands.nbytes)
-        self.release_gil_if_long(operands.nbytes)
-        status = run_allreduce(&self.team, plan, &operands)
-        self.finished(tally, start)
-        return self.leave(status)
+        operation.kernel = self.kernel_of(op, element_type)
+        self.fill_operands(&operands, send, recv, blocks.begin[self.team.size] // unit, unit,
+                           &operation, 0)
+        return self.carry_out(
+            COLLECTIVE_REDUCE_SCATTER,
+            signature_of(COLLECTIVE_REDUCE_SCATTER, op, element_type, plan, 0), &operands, plan,
+            <void *> blocks)
+
+    cdef int allgather_(self, Gathering *blocks, int collective, const Plan *plan) except -1:
+        """Every rank gets everybody's block."""
+        cdef Operands operands
+        operands.nbytes = blocks.longest
+        return self.carry_out(collective, signature_of(collective, _NO_OP, _NO_TYPE, plan, 0),
+                              &operands, plan, blocks)
+
+    cdef bint holds(self, const Plan *plan, size_t element) noexcept:
+        """Whether each rank's slice of half a section, as algorithms cut it, holds an element."""
+        return 2 * element * <size_t> self.team.size <= plan.section_bytes
+
+    cdef const Plan *ordered_plan(self, collective, size_t nbytes, bint commutes) except NULL:
+        """What an operation follows that may not commute: operands in rank order then."""
+        cdef _KeptPlan kept
+        number = COLLECTIVE_NUMBERS[collective]
+        if commutes:
+            return self.choose(number, nbytes)
+        row = in_rank_order(self.decisions, collective, nbytes)
+        key = (collective, row.up_to, "in rank order")
+        kept = self.plans.get(key)
+        if kept is None:
+            kept = _KeptPlan()
+            kept.plan = self.plan(number, row)
+            self.plans[key] = kept
+        return &kept.plan
 
     cdef void fill_operands(self, Operands *operands, const char *send, char *recv,
-                            size_t elements, int element_type, int op, int root) noexcept:
+                            size_t elements, size_t element_size, const Operation *operation,
+                            int root) noexcept:
         operands.send = send
         operands.recv = recv
         operands.elements = elements
-        operands.element_size = element_size(element_type)
-        operands.nbytes = elements * operands.element_size
-        operands.kernel = self.kernel_of(op, element_type)
+        operands.element_size = element_size
+        operands.nbytes = elements * element_size
+        operands.operation = operation
         operands.root = root
         operands.sources = self.sources
+
+    cdef int exchange_(self, int collective, int root, int sends, int receives,
+                       size_t nbytes, list grown) except -1:
+        """Messages between pairs of ranks; the caller has filled ``outgoing`` and ``incoming``.
+
+        Only after ``have_streams`` said that they are there. ``nbytes``: what this rank sends and
+        has room for, for the statistics. ``grown``: where the incoming messages that grow are
+        put, as bytes, at the place of their rank. Returns how many were truncated.
+        """
+        cdef Tally *tally = &self.tallies[collective][0]
+        cdef Exchange exchange
+        cdef int64_t began
+        cdef int status
+        exchange.team = &self.team
+        exchange.streams = self.streams
+        exchange.outgoing = self.outgoing
+        exchange.incoming = self.incoming
+        exchange.sends = sends
+        exchange.receives = receives
+        self.enter()
+        began = self.started(tally, nbytes)
+        begin_call(&self.team, stream_signature(collective, root), 0)
+        self.release_gil_if_long(nbytes)
+        begin_exchange(&exchange)
+        while True:
+            status = complete_exchange(&exchange)
+            if status != NEEDS_MEMORY:
+                break
+            self.take_gil_back()
+            try:
+                self.place(exchange.unplaced, grown)
+            except BaseException as error:
+                self.attendant.fail(error)
+                status = FAILED_EXCEPTION
+                break
+        self.finished(tally, began)
+        self.leave(status)
+        return exchange.truncated
+
+    cdef place(self, Transfer *message, list grown):
+        cdef bytes memory = PyBytes_FromStringAndSize(NULL, message.nbytes)
+        grown[message.peer] = memory
+        message.room = message.nbytes
+        start(&message.cursor, PyBytes_AS_STRING(memory), NULL, message.nbytes)
 
     # ------------------------------------------------------------------ one call, one algorithm
 
@@ -648,6 +781,8 @@ cdef class Engine:
             for i, name in enumerate(names):
                 add_row(rows, collective, name, "shared memory", &self.tallies[number][i])
             add_row(rows, collective, "MPI's own", "MPI", &self.mpi_tallies[number])
+        for title, number in OBJECT_COLLECTIVES.items():
+            add_row(rows, title, "direct", "shared memory", &self.tallies[number][0])
         return rows
 
     def is_inline(self, collective, int algorithm, size_t nbytes):
@@ -678,6 +813,11 @@ cdef class Engine:
         return self.mapping.bytes_reserved
 
     @property
+    def stream_chunk(self):
+        """Bytes of a chunk of the streams between pairs of ranks."""
+        return self.team.layout.stream_chunk
+
+    @property
     def segment_name(self):
         """The name that the segment had until all ranks had mapped it."""
         return self.mapping.name
@@ -705,11 +845,6 @@ cdef class Engine:
 cdef check_contiguous(Specification spec):
     if not spec.contiguous:
         raise ValueError("the engine takes contiguous data; use the communicator's method")
-
-
-cdef inline uint64_t signature_of(int collective, int op, int element_type, const Plan *plan,
-                                  int root) noexcept:
-    return pack_signature(collective, op, element_type, plan.algorithm, 0, 0, root)
 
 
 cdef add_row(list rows, collective, algorithm, path, Tally *tally):

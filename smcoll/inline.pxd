@@ -1,13 +1,13 @@
 from smcoll.barrier cimport Team
-from smcoll.kernels cimport reduction_kernel
+from smcoll.kernels cimport Operation
 from smcoll.trees cimport TreeView
 
 
 cdef int allreduce_inline(Team *team, const char *send, char *recv, size_t nbytes,
-                          size_t elements, reduction_kernel kernel,
+                          size_t elements, const Operation *operation,
                           const void **sources) noexcept nogil
 cdef int bcast_inline(Team *team, char *buffer, size_t nbytes, int root,
                       const TreeView *tree) noexcept nogil
 cdef int reduce_inline(Team *team, const char *send, char *recv, size_t nbytes, size_t elements,
-                       reduction_kernel kernel, int root, const TreeView *tree,
+                       const Operation *operation, int root, const TreeView *tree,
                        const void **sources) noexcept nogil

@@ -13,12 +13,13 @@ from smcoll.barrier cimport (
     DONE, BankCursor, Team, acquire_slot_waiting, advance_cursor, next_rank, publish, release_slot,
     wait_line,
 )
+from smcoll.kernels cimport reduce_operands
 from smcoll.segment cimport Line, exchange_line, rooted_line
 from smcoll.trees cimport to_real, to_virtual
 
 
 cdef int allreduce_inline(Team *team, const char *send, char *recv, size_t nbytes,
-                          size_t elements, reduction_kernel kernel,
+                          size_t elements, const Operation *operation,
                           const void **sources) noexcept nogil:
     """All-read exchange: publish your vector, read everybody's, reduce in rank order.
 
@@ -40,7 +41,7 @@ cdef int allreduce_inline(Team *team, const char *send, char *recv, size_t nbyte
         if status != DONE:
             return status
         sources[rank] = line.payload
-    kernel(recv, sources, team.size, elements)
+    reduce_operands(operation, recv, sources, team.size, elements)
     return DONE
 
 
@@ -74,7 +75,7 @@ cdef int bcast_inline(Team *team, char *buffer, size_t nbytes, int root,
 
 
 cdef int reduce_inline(Team *team, const char *send, char *recv, size_t nbytes, size_t elements,
-                       reduction_kernel kernel, int root, const TreeView *tree,
+                       const Operation *operation, int root, const TreeView *tree,
                        const void **sources) noexcept nogil:
     """Fan-in tree (GS 3.2): a parent reduces its children's lines onto its own data."""
     cdef BankCursor slot = team.inline_slots
@@ -95,12 +96,12 @@ cdef int reduce_inline(Team *team, const char *send, char *recv, size_t nbytes, 
             return status
         sources[1 + i] = line.payload
     if v == 0:
-        kernel(recv, sources, 1 + tree.children[v], elements)
+        reduce_operands(operation, recv, sources, 1 + tree.children[v], elements)
     else:
         status = acquire_slot_waiting(team, &slot)
         if status != DONE:
             return status
-        kernel(own.payload, sources, 1 + tree.children[v], elements)
+        reduce_operands(operation, own.payload, sources, 1 + tree.children[v], elements)
         publish(team, own, value)
     release_slot(team, &slot)
     return DONE

@@ -28,3 +28,24 @@ cdef extern from "copy.h" nogil:
 cdef reduction_kernel reduction_kernel_for(int op, int element_type,
                                            int instruction_set) noexcept nogil
 cdef int best_instruction_set() noexcept nogil
+
+
+# Reduces by calling something else, in the order of the sources. Takes the GIL if it needs it.
+ctypedef void (*reduction_function)(void *context, void *out, const void *const *sources,
+                                    int count_of_sources, size_t elements) noexcept nogil
+
+
+# An operation on elements of one type, as the algorithms see it.
+cdef struct Operation:
+    reduction_kernel kernel    # NULL: there is none, `function` does it
+    reduction_function function
+    void *context
+
+
+# `out` = sources[0] op sources[1] op ... in that order; `out` may be one of them.
+cdef inline void reduce_operands(const Operation *operation, void *out, const void **sources,
+                                 int count, size_t elements) noexcept nogil:
+    if operation.kernel != NULL:
+        operation.kernel(out, sources, count, elements)
+    elif elements > 0:
+        operation.function(operation.context, out, sources, count, elements)

@@ -8,6 +8,7 @@ data, the lower one copies the other half from the higher; then the ranks below 
 from libc.string cimport memcpy
 
 from smcoll.barrier cimport DONE
+from smcoll.kernels cimport reduce_operands
 from smcoll.pairwise cimport (
     STEP_FOLDED, STEP_IN, STEP_READY, power_of_two, steps_of,
 )
@@ -38,7 +39,7 @@ cdef inline void combine(Call *call, char *out, const char *left, const char *ri
     cdef size_t at = begin * call.element_size
     operands[0] = left + at
     operands[1] = right + at
-    call.kernel(out + at, operands, 2, end - begin)
+    reduce_operands(call.operation, out + at, operands, 2, end - begin)
 
 
 cdef int copy_in(Call *call, Section *section) noexcept nogil:

@@ -3,9 +3,10 @@ from libc.string cimport memcpy
 
 from smcoll.atomics cimport store_release
 from smcoll.barrier cimport (
-    AGAIN, DONE, BankCursor, Team, acquire_slot, arrived, next_rank, publish,
+    AGAIN, DONE, BankCursor, Team, acquire_slot, arrived, arrived_with_length, next_rank,
+    publish_length,
 )
-from smcoll.kernels cimport reduction_kernel
+from smcoll.kernels cimport Operation
 from smcoll.segment cimport Line, data_region, segment_line
 from smcoll.trees cimport TreeView
 
@@ -34,11 +35,12 @@ cdef struct Call:
     char *recv
     size_t nbytes
     size_t element_size
-    reduction_kernel kernel
+    const Operation *operation
     int root
     const TreeView *fan_in
     const TreeView *fan_out
     const void **sources       # scratch for `team.size` operands
+    void *details              # what only this collective knows
     size_t section_bytes
     uint64_t sections
     uint64_t tick
@@ -69,6 +71,12 @@ cdef inline int writable(Call *call, Section *section) noexcept nogil:
 
 # Our region holds what `step` stands for.
 cdef inline void post(Call *call, Section *section, int step) noexcept nogil:
+    post_length(call, section, step, call.team.nbytes)
+
+
+# The same of a message whose length is this rank's own.
+cdef inline void post_length(Call *call, Section *section, int step,
+                             uint64_t nbytes) noexcept nogil:
     cdef Team *team = call.team
     cdef Line *line = segment_line(&team.layout, team.base, team.rank, section.slot.bank,
                                    section.slot.slot)
@@ -77,7 +85,7 @@ cdef inline void post(Call *call, Section *section, int step) noexcept nogil:
         store_release(&line.flag, section.tick + step)
     else:
         section.published = True
-        publish(team, line, section.tick + step)
+        publish_length(team, line, section.tick + step, nbytes)
 
 
 # Has `rank` posted `step` (or a later one) of this section? DONE, AGAIN or FAILED.
@@ -85,6 +93,18 @@ cdef inline int heard(Call *call, Section *section, int rank, int step) noexcept
     cdef Team *team = call.team
     return arrived(team, segment_line(&team.layout, team.base, rank, section.slot.bank,
                                       section.slot.slot), section.tick + step, rank)
+
+
+# The same, and how long its message is.
+cdef inline int heard_length(Call *call, Section *section, int rank, int step,
+                             size_t *nbytes) noexcept nogil:
+    cdef Team *team = call.team
+    cdef Line *line = segment_line(&team.layout, team.base, rank, section.slot.bank,
+                                   section.slot.slot)
+    cdef int status = arrived_with_length(team, line, section.tick + step, rank)
+    if status == DONE:
+        nbytes[0] = line.nbytes
+    return status
 
 
 # Has every other rank? Goes on where it stopped, by section.progress.

@@ -3,6 +3,7 @@
 from libc.string cimport memcpy
 
 from smcoll.barrier cimport DONE
+from smcoll.kernels cimport reduce_operands
 from smcoll.pairwise cimport STEP_READY, copy_in, halve, power_of_two, slice_of, steps_of
 from smcoll.pipeline cimport Call, Section, complete, heard, plan_call, post, region, writable
 from smcoll.tiled cimport copy_in_others, copy_out_at_root, reduce_own_slice_for_root
@@ -34,12 +35,14 @@ cdef int fan_in_section(Call *call, Section *section) noexcept nogil:
         section.progress += 1
         call.sources[section.progress] = region(call, section, child)
     if v == 0:
-        call.kernel(call.recv + section.offset, call.sources, 1 + children, section.elements)
+        reduce_operands(call.operation, call.recv + section.offset, call.sources, 1 + children,
+                        section.elements)
         return DONE
     status = writable(call, section)
     if status != DONE:
         return status
-    call.kernel(region(call, section, rank), call.sources, 1 + children, section.elements)
+    reduce_operands(call.operation, region(call, section, rank), call.sources, 1 + children,
+                    section.elements)
     post(call, section, STEP_PARTIAL)
     return DONE
 

@@ -17,6 +17,9 @@ cdef struct Line:
     uint64_t nbytes            # and with how many bytes per rank: compared by every reader
     char payload[96]           # inline data; may run on into the lines behind
 
+# In a cell of a stream, and in an Allgather, `nbytes` is the length of the owner's message: it may
+# differ from rank to rank and is not compared.
+
 
 # An entry of the ring of published signatures. Owner-written; `call` last, with release.
 cdef struct Published:
@@ -49,7 +52,17 @@ cdef struct Layout:
     size_t exchange
     size_t rooted
     size_t flags               # banks x segments lines
-    size_t control             # bytes of the control pages; the data regions follow
+    size_t control             # bytes of the control pages; streams, then data regions follow
+    # Streams: for every other rank a ring of cells that only that rank reads, a chunk behind each
+    # cell, and for every other rank a line with how many of its cells this rank has read.
+    int stream_cells           # cells in a ring
+    size_t stream_cell         # bytes of a cell: a Line whose payload holds a short message
+    size_t stream_inline       # largest message that travels in a cell
+    size_t stream_chunk        # bytes of a chunk
+    size_t credits             # offsets inside the streams' range
+    size_t cells
+    size_t chunks
+    size_t streams             # bytes of the streams' range
     size_t data                # bytes of the data regions
     size_t stride              # bytes of a rank's whole range
     size_t header              # bytes before rank 0's range
@@ -57,7 +70,8 @@ cdef struct Layout:
 
 
 cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size_t segment_size,
-                        size_t inline_size, size_t rooted_inline_size) except -1
+                        size_t inline_size, size_t rooted_inline_size,
+                        size_t stream_size) except -1
 
 
 cdef inline char *rank_range(const Layout *layout, char *base, int rank) noexcept nogil:
@@ -101,8 +115,35 @@ cdef inline Line *segment_line(const Layout *layout, char *base, int rank, int b
 
 cdef inline char *data_region(const Layout *layout, char *base, int rank, int bank,
                               int segment) noexcept nogil:
-    return (rank_range(layout, base, rank) + layout.control
+    return (rank_range(layout, base, rank) + layout.control + layout.streams
             + <size_t> (bank * layout.segments + segment) * layout.segment_size)
+
+
+# How many cells from `source` the owner of the word, `rank`, has read.
+cdef inline uint64_t *credit_word(const Layout *layout, char *base, int rank,
+                                  int source) noexcept nogil:
+    return <uint64_t *> (rank_range(layout, base, rank) + layout.control + layout.credits
+                         + <size_t> source * LINE_BYTES)
+
+
+# Place of the ring for `destination` among those of `rank`, which has none for itself.
+cdef inline size_t ring_to(int rank, int destination) noexcept nogil:
+    return destination if destination < rank else destination - 1
+
+
+# Cell and chunk number `count` (from 1) of the stream from `rank` to `destination`.
+cdef inline Line *stream_line(const Layout *layout, char *base, int rank, int destination,
+                              uint64_t count) noexcept nogil:
+    return <Line *> (rank_range(layout, base, rank) + layout.control + layout.cells
+                     + (ring_to(rank, destination) * layout.stream_cells
+                        + count % <uint64_t> layout.stream_cells) * layout.stream_cell)
+
+
+cdef inline char *stream_chunk(const Layout *layout, char *base, int rank, int destination,
+                               uint64_t count) noexcept nogil:
+    return (rank_range(layout, base, rank) + layout.control + layout.chunks
+            + (ring_to(rank, destination) * layout.stream_cells
+               + count % <uint64_t> layout.stream_cells) * layout.stream_chunk)
 
 
 cdef class Mapping:
@@ -113,8 +154,10 @@ cdef class Mapping:
     cdef int owner_process
     cdef readonly int rank
     cdef readonly bint data_reserved
+    cdef readonly bint streams_reserved
     cdef bint linked
 
     cdef _map(self)
     cdef _hold_lock(self)
     cdef _reserve(self, size_t offset, size_t length)
+    cdef _give_back(self, size_t offset, size_t length)

@@ -1,6 +1,6 @@
 """The shared mapping of one communicator on one node (Graham & Shipman 2008, section 3).
 
-``header | rank 0: control pages, data regions | rank 1: ... | ...``: all that a rank owns is one
+``header | rank 0: control pages, streams, data regions | rank 1: ... | ...``: all that a rank owns is one
 contiguous range of whole pages, which it reserves and touches first itself, so that the pages lie
 on its NUMA node. A rank writes only its own range and may read all others.
 
@@ -37,15 +37,26 @@ _HEADER = struct.Struct("=8s16sQQQQQ")
 _names_in_use = set()
 
 
+cdef enum:
+    # A short message travels in its cell; eight let a sender of short messages run ahead.
+    STREAM_CELLS_AT_MOST = 8
+    STREAM_CELLS_AT_LEAST = 2
+    STREAM_CELL = 256
+    # Measured: longer chunks gain nothing at 2 ranks and leave the caches at 8.
+    STREAM_CHUNK_AT_MOST = 32768
+
+
 cdef size_t _round_up(size_t value, size_t unit) noexcept nogil:
     return (value + unit - 1) // unit * unit
 
 
 cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size_t segment_size,
-                        size_t inline_size, size_t rooted_inline_size) except -1:
+                        size_t inline_size, size_t rooted_inline_size,
+                        size_t stream_size) except -1:
     """Fill ``layout``; every offset and size in the mapping comes from here."""
     cdef size_t page = PAGE
     cdef size_t at = LINE_BYTES                       # behind the Status line
+    cdef size_t others = max(ranks - 1, 1), pages
     if not (ranks >= 1 and 1 <= banks <= MAX_BANKS and segments >= 1):
         raise ValueError(f"no layout for {ranks} ranks, {banks} banks of {segments} segments")
     if segment_size < page or segment_size % page:
@@ -74,8 +85,19 @@ cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size
     layout.flags = at
     at += <size_t> banks * segments * LINE_BYTES
     layout.control = _round_up(at, page)
+    layout.stream_cell = STREAM_CELL
+    layout.stream_inline = STREAM_CELL - LINE_HEADER
+    pages = stream_size // page // others           # for each ring of this rank
+    layout.stream_cells = STREAM_CELLS_AT_MOST     # always a power of two
+    while layout.stream_cells > STREAM_CELLS_AT_LEAST and <size_t> layout.stream_cells > pages:
+        layout.stream_cells //= 2
+    layout.stream_chunk = min(max(pages // layout.stream_cells, 1) * page, STREAM_CHUNK_AT_MOST)
+    layout.credits = 0
+    layout.cells = <size_t> ranks * LINE_BYTES
+    layout.chunks = _round_up(layout.cells + others * layout.stream_cells * STREAM_CELL, page)
+    layout.streams = layout.chunks + others * layout.stream_cells * layout.stream_chunk
     layout.data = <size_t> banks * segments * segment_size
-    layout.stride = layout.control + layout.data
+    layout.stride = layout.control + layout.streams + layout.data
     layout.header = page
     layout.total = layout.header + ranks * layout.stride
     return 0
@@ -84,22 +106,25 @@ cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size
 def memory_cost(config, int ranks):
     """Bytes of shared memory for a communicator of ``ranks`` ranks on one node.
 
-    Constant per rank and linear in ranks and in data pages::
+    Constant per rank and linear in ranks and in data pages, up to 64 ranks (from there on the
+    streams have at least two cells of a page to every rank)::
 
-        total = page + ranks * (control + banks * segments * segment_size)
+        total = page + ranks * (control + streams + banks * segments * segment_size)
 
     ``control`` is a few pages per rank and is all that is reserved until a call first needs the
-    data regions.
+    streams (Gather, Scatter, Alltoall and their kin; about ``stream_size``) or the data regions.
     """
     cdef Layout layout
     compute_layout(&layout, ranks, config.banks, config.segments, config.segment_size,
-                   config.inline_size, config.rooted_inline_size)
+                   config.inline_size, config.rooted_inline_size, config.stream_size)
     return {
         "header": layout.header,
         "control": ranks * layout.control,
+        "streams": ranks * layout.streams,
         "data": ranks * layout.data,
         "total": layout.total,
         "control_per_rank": layout.control,
+        "streams_per_rank": layout.streams,
         "data_per_rank": layout.data,
     }
 
@@ -176,7 +201,7 @@ cdef class Mapping:
         self.owner_process = os.getpid()
         self.rank = rank
         compute_layout(&self.layout, ranks, config.banks, config.segments, config.segment_size,
-                       config.inline_size, config.rooted_inline_size)
+                       config.inline_size, config.rooted_inline_size, config.stream_size)
 
     def create(self, bytes nonce):
         """Make the file: random name, exclusive, mode 0600, full (sparse) size. Returns its name.
@@ -236,16 +261,30 @@ cdef class Mapping:
 
     def reserve_data(self):
         """Reserve and first touch this rank's data regions. OSError (ENOSPC) when it can't be."""
-        self._reserve(self.layout.control, self.layout.data)
+        self._reserve(self.layout.control + self.layout.streams, self.layout.data)
         self.data_reserved = True
+
+    def reserve_streams(self):
+        """Reserve and first touch this rank's streams. OSError (ENOSPC) when it can't be."""
+        self._reserve(self.layout.control, self.layout.streams)
+        self.streams_reserved = True
 
     def give_data_back(self):
         """Return the pages of the data regions to the system (another rank could not have its)."""
-        cdef char *start = rank_range(&self.layout, self.base, self.rank) + self.layout.control
         if self.data_reserved:
             self.data_reserved = False
-            if madvise(start, self.layout.data, MADV_REMOVE) != 0:
-                raise OSError(c_errno, os.strerror(c_errno))
+            self._give_back(self.layout.control + self.layout.streams, self.layout.data)
+
+    def give_streams_back(self):
+        """Return the pages of the streams to the system (another rank could not have its)."""
+        if self.streams_reserved:
+            self.streams_reserved = False
+            self._give_back(self.layout.control, self.layout.streams)
+
+    cdef _give_back(self, size_t offset, size_t length):
+        if madvise(rank_range(&self.layout, self.base, self.rank) + offset, length,
+                   MADV_REMOVE) != 0:
+            raise OSError(c_errno, os.strerror(c_errno))
 
     def is_ours(self):
         """Whether this process made the mapping (a forked child did not) and still has it."""
@@ -300,6 +339,11 @@ cdef class Mapping:
         return self.layout.control
 
     @property
+    def streams_bytes(self):
+        """Bytes of one rank's streams."""
+        return self.layout.streams
+
+    @property
     def bytes_total(self):
         """Size of the whole mapping."""
         return self.layout.total
@@ -307,4 +351,5 @@ cdef class Mapping:
     @property
     def bytes_reserved(self):
         """Bytes of this rank's range that are really reserved."""
-        return self.layout.control + (self.layout.data if self.data_reserved else 0)
+        return (self.layout.control + (self.layout.streams if self.streams_reserved else 0)
+                + (self.layout.data if self.data_reserved else 0))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .algos import ALGORITHMS, RADICES
+from .algos import ALGORITHMS, IN_RANK_ORDER, RADICES
 
 KIB = 1024
 UNLIMITED = 1 << 62
@@ -41,6 +41,8 @@ def defaults(collective: str, ranks: int, oversubscribed: bool) -> list[tuple[in
         # Where ranks share cores, nobody waits for the root to do all the work alone.
         fan_in_limit = 4096 * KIB if oversubscribed else 16 * KIB
         return [(fan_in_limit, "fan_in", 128 * KIB), (UNLIMITED, "tiled", 128 * KIB)]
+    if collective != "allreduce":
+        return [(UNLIMITED, ALGORITHMS[collective][0], 128 * KIB)]
     if ranks <= 2:
         return [(256 * KIB, "all_read", 64 * KIB), (UNLIMITED, "tiled", 128 * KIB)]
     return [(2 * KIB, "all_read", 16 * KIB), (UNLIMITED, "tiled", 128 * KIB)]
@@ -62,7 +64,8 @@ def decide(config, ranks: int, oversubscribed: bool) -> dict[str, list[Decision]
     tables = {}
     radix = default_radix(ranks, oversubscribed)
     for collective, names in ALGORITHMS.items():
-        wanted = getattr(config, collective)
+        # A collective with one algorithm has no setting.
+        wanted = getattr(config, collective, "auto")
         if wanted == "auto":
             rows = defaults(collective, ranks, oversubscribed)
             reason = "built-in default" + (", ranks outnumber CPUs" if oversubscribed else "")
@@ -89,6 +92,25 @@ def decision_for(tables: dict[str, list[Decision]], collective: str, nbytes: int
     """The row that a call of ``nbytes`` bytes follows."""
     rows = tables[collective]
     return next((row for row in rows[:-1] if nbytes <= row.up_to), rows[-1])
+
+
+def in_rank_order(tables: dict[str, list[Decision]], collective: str, nbytes: int) -> Decision:
+    """What an operation that does not commute follows: operands are combined in rank order.
+
+    ValueError where an algorithm was set by name that can't do it.
+    """
+    ordered = IN_RANK_ORDER[collective]
+    usual = decision_for(tables, collective, nbytes)
+    rows = [usual, *tables[collective]]
+    row = next((row for row in rows if row.algorithm in ordered), None)
+    if row is not None:
+        return row
+    if usual.reason.startswith("set by"):
+        raise ValueError(f"{collective} by {usual.algorithm!r} does not combine operands in rank "
+                         "order, as an operation that does not commute needs it")
+    return replace(usual, algorithm=ordered[0],
+                   number=ALGORITHMS[collective].index(ordered[0]),
+                   reason="the operation does not commute")
 
 
 def override(decision: Decision, collective: str, algorithm=None, fan_in=None, fan_out=None,

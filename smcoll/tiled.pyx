@@ -6,6 +6,7 @@ Shared by Allreduce and Reduce. Operands are combined in rank order.
 from libc.string cimport memcpy
 
 from smcoll.barrier cimport DONE, next_rank
+from smcoll.kernels cimport reduce_operands
 from smcoll.pipeline cimport Call, Section, heard, heard_all, post, region, writable
 
 cdef enum:
@@ -14,10 +15,12 @@ cdef enum:
     LINE = 64                  # slices are cut at cache lines
 
 
-# Start of `rank`'s slice in bytes; `rank` = ranks gives the end of the last one.
+# Start of `rank`'s slice in bytes; `rank` = ranks gives the end of the last one. An element whose
+# size does not divide a line is not cut.
 cdef inline size_t tile(Call *call, Section *section, int rank) noexcept nogil:
-    cdef size_t lines = (section.nbytes + LINE - 1) // LINE
-    cdef size_t at = lines * <size_t> rank // <size_t> call.team.size * LINE
+    cdef size_t unit = LINE if LINE % call.element_size == 0 else call.element_size
+    cdef size_t units = (section.nbytes + unit - 1) // unit
+    cdef size_t at = units * <size_t> rank // <size_t> call.team.size * unit
     return at if at < section.nbytes else section.nbytes
 
 
@@ -43,7 +46,8 @@ cdef inline void reduce_slice(Call *call, Section *section, char *out, size_t be
     for rank in range(call.team.size):
         call.sources[rank] = region(call, section, rank) + begin
     call.sources[call.team.rank] = call.send + section.offset + begin
-    call.kernel(out, call.sources, call.team.size, (end - begin) // call.element_size)
+    reduce_operands(call.operation, out, call.sources, call.team.size,
+                    (end - begin) // call.element_size)
 
 
 cdef int reduce_own_slice_for_all(Call *call, Section *section) noexcept nogil:

@@ -1,0 +1,88 @@
+"""Allgather and Allgatherv: every rank posts its block once, everybody copies all of them.
+
+All ranks know the longest block: MPI wants the receive counts to be the same everywhere. How much
+a rank really sends stands in its flag line; more than the receiver has room for is a truncation
+there, less leaves the rest untouched.
+"""
+
+from smcoll.barrier cimport DONE, next_rank, publish_length, wait_line_with_length
+from smcoll.datatypes cimport pack_next, unpack_next
+from smcoll.pipeline cimport (
+    Section, complete, heard_length, plan_call, post_length, region, writable,
+)
+from smcoll.segment cimport Line, exchange_line
+
+cdef enum:
+    STEP_BLOCK = 1
+
+
+cdef inline size_t room_for(Gathering *blocks, int rank, size_t sent) noexcept nogil:
+    if sent > blocks.block[rank]:
+        blocks.truncated += 1
+        return blocks.block[rank]
+    return sent
+
+
+cdef int allgather_inline(Team *team, Gathering *blocks) noexcept nogil:
+    """Short blocks: an all-read exchange, the block in the flag's own lines."""
+    cdef int parity, i, rank, status
+    cdef Line *line
+    team.exchanges += 1
+    parity = <int> (team.exchanges & 1)
+    line = exchange_line(&team.layout, team.base, team.rank, parity)
+    # A block beyond the agreed longest is truncated by everybody: its first bytes will do.
+    pack_next(&blocks.send, line.payload, min(blocks.send_bytes, blocks.longest))
+    publish_length(team, line, team.exchanges, blocks.send_bytes)
+    for i in range(1, team.size):
+        rank = next_rank(team, i)
+        line = exchange_line(&team.layout, team.base, rank, parity)
+        status = wait_line_with_length(team, line, team.exchanges, rank)
+        if status != DONE:
+            return status
+        unpack_next(&blocks.recv[rank], line.payload, room_for(blocks, rank, line.nbytes))
+    return DONE
+
+
+cdef int allgather_direct(Call *call, Gathering *blocks, bint pipelined,
+                          size_t section_bytes) noexcept nogil:
+    """Section by section through the data regions; ``call.nbytes`` is the longest block."""
+    call.details = blocks
+    plan_call(call, 2, section_bytes, pipelined, False)
+    call.phase[0] = copy_in_block
+    call.phase[1] = copy_out_blocks
+    return complete(call)
+
+
+# The part of `nbytes` bytes that lies in this section.
+cdef inline size_t part_of(Section *section, size_t nbytes) noexcept nogil:
+    if nbytes <= section.offset:
+        return 0
+    return min(section.nbytes, nbytes - section.offset)
+
+
+cdef int copy_in_block(Call *call, Section *section) noexcept nogil:
+    cdef Gathering *blocks = <Gathering *> call.details
+    cdef int status = writable(call, section)
+    if status != DONE:
+        return status
+    pack_next(&blocks.send, region(call, section, call.team.rank),
+              part_of(section, blocks.send_bytes))
+    post_length(call, section, STEP_BLOCK, blocks.send_bytes)
+    return DONE
+
+
+cdef int copy_out_blocks(Call *call, Section *section) noexcept nogil:
+    cdef Gathering *blocks = <Gathering *> call.details
+    cdef int rank, status
+    cdef size_t sent = 0, room
+    while section.progress < call.team.size - 1:
+        rank = next_rank(call.team, section.progress + 1)
+        status = heard_length(call, section, rank, STEP_BLOCK, &sent)
+        if status != DONE:
+            return status
+        room = min(sent, blocks.block[rank])
+        if section.number == 0:
+            room = room_for(blocks, rank, sent)
+        unpack_next(&blocks.recv[rank], region(call, section, rank), part_of(section, room))
+        section.progress += 1
+    return DONE

@@ -1,0 +1,17 @@
+from libc.stdint cimport int64_t
+
+from smcoll.allgather cimport Gathering
+from smcoll.datatypes cimport Cursor, Runs
+from smcoll.engine cimport Engine
+
+
+cdef class Gathered:
+    cdef Gathering all
+    cdef size_t *block
+    cdef Cursor *cursors
+
+    cdef void room(self, int rank, char *address, size_t nbytes, const Runs *runs)
+    cdef void contribute(self, char *address, size_t nbytes, const Runs *runs)
+
+
+cdef list gather_counts(Engine engine, int64_t mine)

@@ -1,0 +1,374 @@
+"""Bcast, Gather(v), Scatter(v), Allgather(v) and Alltoall(v, w) of a communicator.
+
+Where a datatype has holes, its bytes are gathered and laid out a chunk at a time on their way
+through shared memory: the layout is a local property and may not select another path.
+"""
+
+from mpi4py import MPI
+
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport free, malloc
+
+from smcoll.allgather cimport Gathering
+from smcoll.barrier cimport (
+    COLLECTIVE_ALLGATHER, COLLECTIVE_ALLTOALL, COLLECTIVE_BCAST, COLLECTIVE_GATHER,
+    COLLECTIVE_SCATTER,
+)
+from smcoll.blocks cimport (
+    Block, Blocks, Sides, parse_allgather, parse_allgatherv, parse_alltoall, parse_alltoallv,
+    parse_alltoallw, parse_gather, parse_gatherv, parse_scatter, parse_scatterv,
+)
+from smcoll.buffers cimport Message, Specification, parse, plain_array
+from smcoll.datatypes cimport (
+    Cursor, Runs, Typemap, copy_message, pack_next, start, typemap_of, unpack_next,
+)
+from smcoll.engine cimport CARRIED_OUT, USE_MPI, Engine, stream_signature
+from smcoll.state cimport check_root, engine_of, own_mpi
+from smcoll.streams cimport Transfer
+
+ctypedef Sides (*rooted_parser)(object, object, int, int, int)
+ctypedef Sides (*parser)(object, object, int, int)
+
+
+class Movement:
+    """The methods that move data; mixed into mpi4py's communicator classes."""
+
+    __slots__ = ()
+
+    def Bcast(self, buf, int root=0):
+        """Broadcast ``buf`` from ``root`` (GS 3.3: a fan-out tree).
+
+        Any buffer argument that mpi4py takes; the bytes of the type signature must agree.
+        """
+        cdef Engine engine = engine_of(self)
+        cdef Message message
+        cdef Specification spec
+        if engine is None:
+            own_mpi(self, "bcast")
+            return MPI.Comm.Bcast(self, buf, root)
+        if plain_array(buf, engine.team.rank != root, &message):
+            check_root(engine, root)
+            if engine.bcast_(message.address, message.nbytes, root,
+                             engine.choose(COLLECTIVE_BCAST, message.nbytes)) == CARRIED_OUT:
+                return
+        else:
+            spec = parse(buf, engine.team.rank != root)
+            check_root(engine, root)
+            message = spec.message
+            if broadcast(engine, spec, root) == CARRIED_OUT:
+                return
+        engine.through_mpi("bcast", lambda: MPI.Comm.Ibcast(self, buf, root), root=root,
+                           nbytes=message.nbytes)
+
+    def Gather(self, sendbuf, recvbuf, int root=0):
+        """Gather equal blocks at ``root``: every rank's goes there through its stream."""
+        gather(self, parse_gather, sendbuf, recvbuf, root, MPI.Comm.Gather,
+               MPI.Comm.Igather)
+
+    def Gatherv(self, sendbuf, recvbuf, int root=0):
+        """Gather blocks of any lengths at ``root``."""
+        gather(self, parse_gatherv, sendbuf, recvbuf, root, MPI.Comm.Gatherv,
+               MPI.Comm.Igatherv)
+
+    def Scatter(self, sendbuf, recvbuf, int root=0):
+        """Scatter equal blocks from ``root``."""
+        scatter(self, parse_scatter, sendbuf, recvbuf, root, MPI.Comm.Scatter,
+                MPI.Comm.Iscatter)
+
+    def Scatterv(self, sendbuf, recvbuf, int root=0):
+        """Scatter blocks of any lengths from ``root``."""
+        scatter(self, parse_scatterv, sendbuf, recvbuf, root, MPI.Comm.Scatterv,
+                MPI.Comm.Iscatterv)
+
+    def Allgather(self, sendbuf, recvbuf):
+        """Gather equal blocks at all ranks: each is posted once and read by everybody."""
+        allgather(self, parse_allgather, sendbuf, recvbuf, MPI.Comm.Allgather,
+                  MPI.Comm.Iallgather)
+
+    def Allgatherv(self, sendbuf, recvbuf):
+        """Gather blocks of any lengths at all ranks."""
+        allgather(self, parse_allgatherv, sendbuf, recvbuf, MPI.Comm.Allgatherv,
+                  MPI.Comm.Iallgatherv)
+
+    def Alltoall(self, sendbuf, recvbuf):
+        """Every rank sends a block of equal length to every rank."""
+        alltoall(self, parse_alltoall, sendbuf, recvbuf, MPI.Comm.Alltoall, MPI.Comm.Ialltoall)
+
+    def Alltoallv(self, sendbuf, recvbuf):
+        """Every rank sends a block of any length to every rank."""
+        alltoall(self, parse_alltoallv, sendbuf, recvbuf, MPI.Comm.Alltoallv,
+                 MPI.Comm.Ialltoallv)
+
+    def Alltoallw(self, sendbuf, recvbuf):
+        """The same with a datatype for each pair of ranks."""
+        alltoall(self, parse_alltoallw, sendbuf, recvbuf, MPI.Comm.Alltoallw,
+                 MPI.Comm.Ialltoallw)
+
+
+# ---------------------------------------------------------------------- layouts
+
+cdef class _Layouts:
+    """The flattened datatypes of some blocks, kept alive for a call."""
+
+    cdef Blocks blocks
+    cdef list typemaps             # one for each rank; None: no datatype has holes
+
+    def __cinit__(self, Blocks blocks):
+        self.blocks = blocks
+        if not blocks.contiguous:
+            self.typemaps = [typemap_of(datatype) for datatype in
+                             blocks.datatypes or [blocks.datatype] * blocks.ranks]
+
+    cdef const Runs *runs(self, int rank):
+        return NULL if self.typemaps is None else runs_of(self.typemaps[rank])
+
+    cdef void place(self, Cursor *cursor, int rank):
+        cdef const Block *block = &self.blocks.block[rank]
+        start(cursor, block.address, self.runs(rank), block.nbytes)
+
+
+cdef inline const Runs *runs_of(Typemap typemap):
+    return NULL if typemap is None else &typemap.runs
+
+
+cdef inline Typemap layout_of(Specification spec):
+    return None if spec.contiguous else typemap_of(spec.datatype)
+
+
+cdef void outgoing(Transfer *message, int peer, char *address, size_t nbytes, const Runs *runs):
+    message.peer = peer
+    message.nbytes = nbytes
+    message.behind = NULL
+    start(&message.cursor, address, runs, nbytes)
+
+
+cdef void incoming(Transfer *message, int peer, char *address, size_t room, const Runs *runs):
+    message.peer = peer
+    message.room = room
+    message.grows = False
+    message.behind = NULL
+    start(&message.cursor, address, runs, room)
+
+
+cdef int copy_own(Cursor *source, Cursor *target):
+    """This rank's message to itself; 1 where it was truncated."""
+    copy_message(source, target, min(source.nbytes, target.nbytes))
+    return source.nbytes > target.nbytes
+
+
+cdef check_truncated(int truncated):
+    if truncated:
+        raise MPI.Exception(MPI.ERR_TRUNCATE)
+
+
+# ---------------------------------------------------------------------- the collectives
+
+cdef int broadcast(Engine engine, Specification spec, int root) except -1:
+    cdef Message message = spec.message
+    cdef Typemap typemap = layout_of(spec)
+    if typemap is None:
+        return engine.bcast_(message.address, message.nbytes, root,
+                             engine.choose(COLLECTIVE_BCAST, message.nbytes))
+    # Packed bytes go the way that contiguous ones would.
+    cdef Cursor cursor
+    cdef bytearray packed = bytearray(max(message.nbytes, 1))
+    start(&cursor, message.address, &typemap.runs, message.nbytes)
+    if engine.team.rank == root:
+        pack_next(&cursor, packed, message.nbytes)
+    cdef int path = engine.bcast_(packed, message.nbytes, root,
+                                  engine.choose(COLLECTIVE_BCAST, message.nbytes))
+    if path == CARRIED_OUT and engine.team.rank != root:
+        unpack_next(&cursor, packed, message.nbytes)
+    return path
+
+
+cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, blocking, nonblocking):
+    cdef Engine engine = engine_of(comm)
+    cdef Sides sides
+    cdef _Layouts layouts
+    cdef Typemap typemap = None
+    cdef Cursor own, place
+    cdef int rank, mine, size, truncated = 0, receives = 0
+    if engine is None:
+        own_mpi(comm, "gather")
+        return blocking(comm, sendbuf, recvbuf, root)
+    mine, size = engine.team.rank, engine.team.size
+    check_root(engine, root)
+    sides = parse_sides(sendbuf, recvbuf, root, mine, size)
+    if not sides.send_in_place:
+        typemap = layout_of(sides.send_message)
+    if mine == root:
+        layouts = _Layouts(sides.recv_blocks)
+    if engine.have_streams(stream_signature(COLLECTIVE_GATHER, root)) == USE_MPI:
+        return engine.through_mpi("gather", lambda: nonblocking(comm, sendbuf, recvbuf, root),
+                                  root=root)
+    if mine != root:
+        outgoing(engine.outgoing, root, sides.send_message.message.address,
+                 sides.send_message.message.nbytes, runs_of(typemap))
+        engine.exchange_(COLLECTIVE_GATHER, root, 1, 0, sides.send_message.message.nbytes, None)
+        return
+    for rank in range(size):
+        if rank != root:
+            incoming(&engine.incoming[receives], rank, layouts.blocks.block[rank].address,
+                     layouts.blocks.block[rank].nbytes, layouts.runs(rank))
+            receives += 1
+    if not sides.send_in_place:
+        start(&own, sides.send_message.message.address, runs_of(typemap),
+              sides.send_message.message.nbytes)
+        layouts.place(&place, mine)
+        truncated = copy_own(&own, &place)
+    truncated += engine.exchange_(COLLECTIVE_GATHER, root, 0, receives, layouts.blocks.total, None)
+    check_truncated(truncated)
+
+
+cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, blocking, nonblocking):
+    cdef Engine engine = engine_of(comm)
+    cdef Sides sides
+    cdef _Layouts layouts
+    cdef Typemap typemap = None
+    cdef Cursor own, place
+    cdef int rank, mine, size, truncated = 0, sends = 0
+    if engine is None:
+        own_mpi(comm, "scatter")
+        return blocking(comm, sendbuf, recvbuf, root)
+    mine, size = engine.team.rank, engine.team.size
+    check_root(engine, root)
+    sides = parse_sides(sendbuf, recvbuf, root, mine, size)
+    if not sides.recv_in_place:
+        typemap = layout_of(sides.recv_message)
+    if mine == root:
+        layouts = _Layouts(sides.send_blocks)
+    if engine.have_streams(stream_signature(COLLECTIVE_SCATTER, root)) == USE_MPI:
+        return engine.through_mpi("scatter", lambda: nonblocking(comm, sendbuf, recvbuf, root),
+                                  root=root)
+    if mine != root:
+        incoming(engine.incoming, root, sides.recv_message.message.address,
+                 sides.recv_message.message.nbytes, runs_of(typemap))
+        truncated = engine.exchange_(COLLECTIVE_SCATTER, root, 0, 1,
+                                     sides.recv_message.message.nbytes, None)
+        check_truncated(truncated)
+        return
+    for rank in range(size):
+        if rank != root:
+            outgoing(&engine.outgoing[sends], rank, layouts.blocks.block[rank].address,
+                     layouts.blocks.block[rank].nbytes, layouts.runs(rank))
+            sends += 1
+    engine.exchange_(COLLECTIVE_SCATTER, root, sends, 0, layouts.blocks.total, None)
+    if not sides.recv_in_place:
+        layouts.place(&own, mine)
+        start(&place, sides.recv_message.message.address, runs_of(typemap),
+              sides.recv_message.message.nbytes)
+        check_truncated(copy_own(&own, &place))
+
+
+cdef alltoall(comm, parser parse_sides, sendbuf, recvbuf, blocking, nonblocking):
+    cdef Engine engine = engine_of(comm)
+    cdef Sides sides
+    cdef _Layouts send, recv
+    cdef Cursor own, place
+    cdef Transfer *message
+    cdef int i, peer, mine, size, truncated = 0
+    if engine is None:
+        own_mpi(comm, "alltoall")
+        return blocking(comm, sendbuf, recvbuf)
+    mine, size = engine.team.rank, engine.team.size
+    sides = parse_sides(sendbuf, recvbuf, mine, size)
+    recv = _Layouts(sides.recv_blocks)
+    send = recv if sides.send_in_place else _Layouts(sides.send_blocks)
+    if engine.have_streams(stream_signature(COLLECTIVE_ALLTOALL, 0)) == USE_MPI:
+        return engine.through_mpi("alltoall", lambda: nonblocking(comm, sendbuf, recvbuf))
+    for i in range(size - 1):
+        # The next rank first: so that not all ranks write to the same one first.
+        peer = (mine + 1 + i) % size
+        outgoing(&engine.outgoing[i], peer, send.blocks.block[peer].address,
+                 send.blocks.block[peer].nbytes, send.runs(peer))
+    for i in range(size - 1):
+        peer = (mine + size - 1 - i) % size
+        message = &engine.incoming[i]
+        incoming(message, peer, recv.blocks.block[peer].address, recv.blocks.block[peer].nbytes,
+                 recv.runs(peer))
+        if sides.send_in_place:
+            message.behind = &engine.outgoing[size - 2 - i]
+    if not sides.send_in_place:
+        send.place(&own, mine)
+        recv.place(&place, mine)
+        truncated = copy_own(&own, &place)
+    truncated += engine.exchange_(COLLECTIVE_ALLTOALL, 0, size - 1, size - 1,
+                                  send.blocks.total + recv.blocks.total, None)
+    check_truncated(truncated)
+
+
+cdef allgather(comm, parser parse_sides, sendbuf, recvbuf, blocking, nonblocking):
+    cdef Engine engine = engine_of(comm)
+    cdef Sides sides
+    cdef _Layouts recv
+    cdef Typemap typemap = None
+    cdef Gathered gathered
+    cdef Cursor own
+    cdef int rank, mine, size, truncated = 0
+    if engine is None:
+        own_mpi(comm, "allgather")
+        return blocking(comm, sendbuf, recvbuf)
+    mine, size = engine.team.rank, engine.team.size
+    sides = parse_sides(sendbuf, recvbuf, mine, size)
+    recv = _Layouts(sides.recv_blocks)
+    gathered = Gathered(size)
+    for rank in range(size):
+        gathered.room(rank, recv.blocks.block[rank].address, recv.blocks.block[rank].nbytes,
+                      recv.runs(rank))
+    if sides.send_in_place:
+        gathered.contribute(recv.blocks.block[mine].address, recv.blocks.block[mine].nbytes,
+                            recv.runs(mine))
+    else:
+        typemap = layout_of(sides.send_message)
+        gathered.contribute(sides.send_message.message.address,
+                            sides.send_message.message.nbytes, runs_of(typemap))
+        own = gathered.all.send
+        truncated = copy_own(&own, &gathered.all.recv[mine])
+    if engine.allgather_(&gathered.all, COLLECTIVE_ALLGATHER,
+                         engine.choose(COLLECTIVE_ALLGATHER, gathered.all.longest)) == USE_MPI:
+        return engine.through_mpi("allgather", lambda: nonblocking(comm, sendbuf, recvbuf),
+                                  nbytes=gathered.all.longest)
+    check_truncated(truncated + gathered.all.truncated)
+
+
+cdef class Gathered:
+    """The blocks of an Allgather and the memory that describes them."""
+
+    def __cinit__(self, int ranks):
+        self.block = <size_t *> malloc(ranks * sizeof(size_t))
+        self.cursors = <Cursor *> malloc(ranks * sizeof(Cursor))
+        if self.block == NULL or self.cursors == NULL:
+            raise MemoryError
+        self.all.block = self.block
+        self.all.recv = self.cursors
+        self.all.longest = 0
+        self.all.truncated = 0
+
+    def __dealloc__(self):
+        free(self.block)
+        free(self.cursors)
+
+    cdef void room(self, int rank, char *address, size_t nbytes, const Runs *runs):
+        self.block[rank] = nbytes
+        self.all.longest = max(self.all.longest, nbytes)
+        start(&self.cursors[rank], address, runs, nbytes)
+
+    cdef void contribute(self, char *address, size_t nbytes, const Runs *runs):
+        self.all.send_bytes = nbytes
+        start(&self.all.send, address, runs, nbytes)
+
+
+cdef list gather_counts(Engine engine, int64_t mine):
+    """Every rank's number, on every rank: a short Allgather."""
+    cdef Gathered gathered = Gathered(engine.team.size)
+    cdef int rank
+    cdef bytearray numbers = bytearray(8 * engine.team.size)
+    cdef int64_t *all_numbers = <int64_t *> <char *> numbers
+    for rank in range(engine.team.size):
+        gathered.room(rank, <char *> &all_numbers[rank], 8, NULL)
+    gathered.contribute(<char *> &mine, 8, NULL)
+    all_numbers[engine.team.rank] = mine
+    engine.allgather_(&gathered.all, COLLECTIVE_ALLGATHER,
+                      engine.choose(COLLECTIVE_ALLGATHER, 8))
+    return [all_numbers[rank] for rank in range(engine.team.size)]

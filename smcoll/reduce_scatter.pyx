@@ -1,0 +1,113 @@
+"""Reduce_scatter and Reduce_scatter_block: every rank reduces its own block of all vectors.
+
+This is the first half of the tiled reduction (LHS 2.4), with the caller's blocks for slices. A
+section holds one piece of each rank's block, so that all ranks have work in every section.
+Operands are combined in rank order.
+"""
+
+from libc.string cimport memcpy
+
+from smcoll.barrier cimport DONE, next_rank, publish, wait_line
+from smcoll.kernels cimport reduce_operands
+from smcoll.pipeline cimport Section, complete, heard_all, plan_call, post, region, writable
+from smcoll.segment cimport Line, exchange_line
+
+cdef enum:
+    STEP_IN = 1
+    LINE = 64                  # pieces are cut at cache lines
+
+
+cdef int reduce_scatter_inline(Team *team, const char *send, char *recv, const Blocks *blocks,
+                               size_t element_size, const Operation *operation,
+                               const void **sources) noexcept nogil:
+    """Short vectors: an all-read exchange, the whole vector in the flag's own lines."""
+    cdef int parity, i, rank, status
+    cdef Line *line
+    cdef size_t begin = blocks.begin[team.rank]
+    team.exchanges += 1
+    parity = <int> (team.exchanges & 1)
+    line = exchange_line(&team.layout, team.base, team.rank, parity)
+    memcpy(line.payload, send, blocks.begin[team.size])
+    publish(team, line, team.exchanges)
+    sources[team.rank] = line.payload + begin
+    for i in range(1, team.size):
+        rank = next_rank(team, i)
+        line = exchange_line(&team.layout, team.base, rank, parity)
+        status = wait_line(team, line, team.exchanges, rank)
+        if status != DONE:
+            return status
+        sources[rank] = line.payload + begin
+    reduce_operands(operation, recv, sources, team.size,
+                    (blocks.begin[team.rank + 1] - begin) // element_size)
+    return DONE
+
+
+cdef size_t piece_of_block(int ranks, size_t section_bytes, size_t element_size) noexcept nogil:
+    """Bytes of each block in one section; 0 where not even an element fits."""
+    cdef size_t piece = section_bytes // <size_t> ranks
+    if piece > LINE:
+        piece -= piece % LINE
+    return piece - piece % element_size
+
+
+cdef int reduce_scatter_direct(Call *call, const Blocks *blocks, bint pipelined,
+                               size_t section_bytes) noexcept nogil:
+    """Section by section through the data regions. A piece must hold an element."""
+    call.details = <void *> blocks
+    call.nbytes = blocks.longest
+    plan_call(call, 2, piece_of_block(call.team.size, section_bytes, call.element_size), pipelined,
+              False)
+    call.phase[0] = copy_in_pieces
+    call.phase[1] = reduce_own_piece
+    return complete(call)
+
+
+# Bytes of `rank`'s block in this section.
+cdef inline size_t part_of(const Blocks *blocks, Section *section, int rank) noexcept nogil:
+    cdef size_t nbytes = blocks.begin[rank + 1] - blocks.begin[rank]
+    if nbytes <= section.offset:
+        return 0
+    return min(section.nbytes, nbytes - section.offset)
+
+
+cdef int copy_in_pieces(Call *call, Section *section) noexcept nogil:
+    """All but the own piece: nobody else reads that."""
+    cdef const Blocks *blocks = <const Blocks *> call.details
+    cdef int rank, status = writable(call, section)
+    cdef char *own = region(call, section, call.team.rank)
+    if status != DONE:
+        return status
+    for rank in range(call.team.size):
+        if rank != call.team.rank:
+            memcpy(own + <size_t> rank * call.section_bytes,
+                   call.send + blocks.begin[rank] + section.offset,
+                   part_of(blocks, section, rank))
+    post(call, section, STEP_IN)
+    return DONE
+
+
+cdef int reduce_own_piece(Call *call, Section *section) noexcept nogil:
+    """The own piece of all sources at once, straight to the user.
+
+    In place the result lies before the own block and may overlap it, by less than a piece too: it
+    goes through the own region then, whose own piece nobody reads. What the copy overwrites was
+    read before: of every block, earlier sections and this one.
+    """
+    cdef const Blocks *blocks = <const Blocks *> call.details
+    cdef int rank, mine = call.team.rank, status = heard_all(call, section, STEP_IN)
+    cdef size_t at = <size_t> mine * call.section_bytes
+    cdef size_t nbytes = part_of(blocks, section, mine)
+    cdef char *out = call.recv + section.offset
+    if status != DONE:
+        return status
+    if nbytes == 0:
+        return DONE
+    for rank in range(call.team.size):
+        call.sources[rank] = region(call, section, rank) + at
+    call.sources[mine] = call.send + blocks.begin[mine] + section.offset
+    if blocks.in_place:
+        out = region(call, section, mine) + at
+    reduce_operands(call.operation, out, call.sources, call.team.size, nbytes // call.element_size)
+    if blocks.in_place:
+        memcpy(call.recv + section.offset, out, nbytes)
+    return DONE

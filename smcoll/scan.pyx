@@ -1,0 +1,97 @@
+"""Scan and Exscan: every rank posts its vector and reduces those of the ranks before it.
+
+One dependent step, as in the all-read Allreduce; nobody waits for a higher rank. Operands are
+combined in rank order.
+"""
+
+from libc.stdint cimport uint64_t
+from libc.string cimport memcpy
+
+from smcoll.barrier cimport (
+    DONE, BankCursor, acquire_slot_waiting, advance_cursor, publish, release_slot, wait_line,
+)
+from smcoll.kernels cimport reduce_operands
+from smcoll.pipeline cimport (
+    Section, complete, heard, plan_call, post, region, writable,
+)
+from smcoll.segment cimport Line, rooted_line
+
+cdef enum:
+    STEP_IN = 1
+
+
+# How many operands `rank` reduces: those of the ranks before it, its own last unless exclusive.
+cdef inline int operands_of(int rank, bint exclusive) noexcept nogil:
+    return rank if exclusive else rank + 1
+
+
+cdef int scan_inline(Team *team, const char *send, char *recv, size_t nbytes, size_t elements,
+                     const Operation *operation, bint exclusive, const void **sources
+                     ) noexcept nogil:
+    """Short vectors travel in the inline slots of rooted calls: nothing here proves that the
+    higher ranks have read, so the slots are recycled by their banks' barriers."""
+    cdef BankCursor slot = team.inline_slots
+    cdef Line *line
+    cdef int rank, status
+    cdef uint64_t value
+    team.rooted += 1
+    value = team.rooted
+    advance_cursor(&team.layout, &team.inline_slots)
+    if team.rank < team.size - 1:
+        status = acquire_slot_waiting(team, &slot)
+        if status != DONE:
+            return status
+        line = rooted_line(&team.layout, team.base, team.rank, slot.bank, slot.slot)
+        memcpy(line.payload, send, nbytes)
+        publish(team, line, value)
+    for rank in range(team.rank):
+        line = rooted_line(&team.layout, team.base, rank, slot.bank, slot.slot)
+        status = wait_line(team, line, value, rank)
+        if status != DONE:
+            return status
+        sources[rank] = line.payload
+    sources[team.rank] = send
+    if operands_of(team.rank, exclusive) > 0:
+        reduce_operands(operation, recv, sources, operands_of(team.rank, exclusive), elements)
+    release_slot(team, &slot)
+    return DONE
+
+
+cdef int scan_direct(Call *call, bint exclusive, bint pipelined,
+                     size_t section_bytes) noexcept nogil:
+    """Section by section through the data regions."""
+    call.details = <void *> <size_t> exclusive
+    plan_call(call, 2, section_bytes, pipelined, False)
+    call.phase[0] = copy_in_for_higher
+    call.phase[1] = reduce_prefix
+    return complete(call)
+
+
+cdef int copy_in_for_higher(Call *call, Section *section) noexcept nogil:
+    cdef int status
+    if call.team.rank == call.team.size - 1:
+        return DONE
+    status = writable(call, section)
+    if status != DONE:
+        return status
+    memcpy(region(call, section, call.team.rank), call.send + section.offset, section.nbytes)
+    post(call, section, STEP_IN)
+    return DONE
+
+
+cdef int reduce_prefix(Call *call, Section *section) noexcept nogil:
+    cdef int mine = call.team.rank, rank, status
+    cdef int operands = operands_of(mine, call.details != NULL)
+    while section.progress < mine:
+        rank = section.progress
+        status = heard(call, section, rank, STEP_IN)
+        if status != DONE:
+            return status
+        call.sources[rank] = region(call, section, rank)
+        section.progress += 1
+    # In place, the own operand is read before it is overwritten, element by element.
+    call.sources[mine] = call.send + section.offset
+    if operands > 0:
+        reduce_operands(call.operation, call.recv + section.offset, call.sources, operands,
+                        section.elements)
+    return DONE

@@ -1,0 +1,222 @@
+"""Messages between pairs of ranks: Gather(v), Scatter(v) and Alltoall(v, w) are made of them.
+
+How long a message is only its sender knows for sure (DESIGN rule 3), so nothing here is agreed
+between ranks but which pairs have a message in this call. From every rank to every other leads a
+stream: a ring of cells, each a flag line whose payload holds a short message, with a chunk of
+memory behind it for the pieces of a long one. The first cell of a message says how long it is.
+
+Shared words and their pairing, for the stream from rank s to rank d:
+
+=================  ==============================  ==============================================
+word               stored by                       loaded by
+=================  ==============================  ==============================================
+``Line.flag``      s, release, after the cell or   d, acquire, before it reads them
+                   chunk and the rest of the line
+credit word        d, release, after it has read   s, acquire, before it writes cell ``n``: d has
+                   cells up to that number         read cell ``n - cells``, the last one there
+=================  ==============================  ==============================================
+
+Cells are counted from the communicator's start and never reset. A message of no bytes has a cell
+too. Why nothing deadlocks: a rank moves all its messages, in both directions, as far as they go,
+and waits for any of them to move; a sender without credit has filled the ring for a receiver whose
+call has the same message, and which therefore reads it.
+"""
+
+from libc.stdint cimport uint64_t
+from libc.string cimport memcpy
+
+from smcoll.atomics cimport load_acquire, store_release
+from smcoll.barrier cimport (
+    AGAIN, DONE, FAILED_MISMATCH, Team, publish_length, reached, same_kind_of_call, wait_until,
+)
+from smcoll.datatypes cimport pack_next, unpack_next
+from smcoll.segment cimport Layout, Line, credit_word, stream_chunk, stream_line
+
+
+cdef void init_streams(Team *team, Stream *streams, uint64_t start) noexcept nogil:
+    """Start all streams of this rank at ``start``, before any peer may read them."""
+    cdef Layout *layout = &team.layout
+    cdef int other, cell
+    for other in range(team.size):
+        streams[other].sent = streams[other].received = streams[other].credit = start
+        if other == team.rank:
+            continue
+        store_release(credit_word(layout, team.base, team.rank, other), start)
+        for cell in range(layout.stream_cells):
+            store_release(&stream_line(layout, team.base, team.rank, other,
+                                       <uint64_t> cell).flag, start)
+
+
+cdef void begin_exchange(Exchange *exchange) noexcept nogil:
+    """Nothing has moved yet. The caller has filled in peers, cursors, lengths and rooms."""
+    cdef int i
+    for i in range(exchange.sends):
+        exchange.outgoing[i].done = 0
+        exchange.outgoing[i].begun = exchange.outgoing[i].finished = False
+    for i in range(exchange.receives):
+        exchange.incoming[i].done = exchange.incoming[i].nbytes = 0
+        exchange.incoming[i].begun = exchange.incoming[i].finished = False
+    exchange.unfinished = exchange.sends + exchange.receives
+    exchange.unplaced = NULL
+    exchange.truncated = 0
+
+
+cdef inline bint in_cell(const Team *team, size_t nbytes) noexcept nogil:
+    return nbytes <= team.layout.stream_inline
+
+
+# Of a message with `left` bytes to go, what the next cell carries.
+cdef inline size_t piece_of(const Team *team, size_t left) noexcept nogil:
+    return min(left, team.layout.stream_chunk)
+
+
+cdef bint may_write(Exchange *exchange, int peer) noexcept nogil:
+    """Has ``peer`` read what lies in the next cell to it?"""
+    cdef Stream *stream = &exchange.streams[peer]
+    cdef Team *team = exchange.team
+    cdef uint64_t needed = stream.sent + 1 - <uint64_t> team.layout.stream_cells
+    if <long long> (stream.credit - needed) >= 0:
+        return True
+    stream.credit = load_acquire(credit_word(&team.layout, team.base, peer, team.rank))
+    return <long long> (stream.credit - needed) >= 0
+
+
+cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
+    """Fill cells as long as there are free ones."""
+    cdef Team *team = exchange.team
+    cdef Stream *stream = &exchange.streams[message.peer]
+    cdef Line *line
+    cdef char *place
+    cdef size_t piece
+    while may_write(exchange, message.peer):
+        line = stream_line(&team.layout, team.base, team.rank, message.peer, stream.sent + 1)
+        if in_cell(team, message.nbytes):
+            place = line.payload
+            piece = message.nbytes
+        else:
+            place = stream_chunk(&team.layout, team.base, team.rank, message.peer,
+                                 stream.sent + 1)
+            piece = piece_of(team, message.nbytes - message.done)
+        pack_next(&message.cursor, place, piece)
+        stream.sent += 1
+        publish_length(team, line, stream.sent, message.nbytes)
+        message.done += piece
+        if message.done == message.nbytes:
+            message.finished = True
+            return DONE
+    return AGAIN
+
+
+cdef inline void give_credit(Team *team, Stream *stream, int peer) noexcept nogil:
+    # Half a ring at a time: each store costs the sender a cache miss.
+    if stream.received % <uint64_t> (team.layout.stream_cells // 2) == 0:
+        store_release(credit_word(&team.layout, team.base, team.rank, peer), stream.received)
+
+
+cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
+    """Empty cells as long as there are full ones."""
+    cdef Team *team = exchange.team
+    cdef Stream *stream = &exchange.streams[message.peer]
+    cdef Line *line
+    cdef size_t piece, wanted
+    cdef const char *place
+    while True:
+        line = stream_line(&team.layout, team.base, message.peer, team.rank, stream.received + 1)
+        if not reached(&line.flag, stream.received + 1):
+            return AGAIN
+        if not same_kind_of_call(team, line):
+            team.awaited_rank = message.peer
+            return FAILED_MISMATCH
+        if not message.begun:
+            message.begun = True
+            message.nbytes = line.nbytes
+            if message.nbytes > message.room:
+                if not message.grows:
+                    exchange.truncated += 1
+                else:
+                    exchange.unplaced = message
+                    return NEEDS_MEMORY
+        if in_cell(team, message.nbytes):
+            place = line.payload
+            piece = message.nbytes
+        else:
+            place = stream_chunk(&team.layout, team.base, message.peer, team.rank,
+                                 stream.received + 1)
+            piece = piece_of(team, message.nbytes - message.done)
+        if message.behind != NULL and message.behind.done < min(message.done + piece,
+                                                                 message.behind.nbytes):
+            return AGAIN
+        # What does not fit is read all the same: the stream goes on with the next message.
+        wanted = 0
+        if message.done < message.room:
+            wanted = min(piece, message.room - message.done)
+        unpack_next(&message.cursor, place, wanted)
+        message.done += piece
+        stream.received += 1
+        give_credit(team, stream, message.peer)
+        if message.done == message.nbytes:
+            message.finished = True
+            return DONE
+
+
+cdef int advance_exchange(Exchange *exchange) noexcept nogil:
+    """Move every message as far as it goes: DONE, AGAIN, NEEDS_MEMORY or a FAILED code."""
+    cdef Transfer *message
+    cdef int i, status
+    for i in range(exchange.sends):
+        message = &exchange.outgoing[i]
+        if not message.finished and send_more(exchange, message) == DONE:
+            exchange.unfinished -= 1
+    for i in range(exchange.receives):
+        message = &exchange.incoming[i]
+        if not message.finished:
+            status = receive_more(exchange, message)
+            if status == DONE:
+                exchange.unfinished -= 1
+            elif status != AGAIN:
+                return status
+    if exchange.unfinished == 0:
+        return DONE
+    return AGAIN
+
+
+cdef bint something_moves(void *context) noexcept nogil:
+    """Whether any message can go on; the team's awaited rank is the first that can't."""
+    cdef Exchange *exchange = <Exchange *> context
+    cdef Team *team = exchange.team
+    cdef Transfer *message
+    cdef Stream *stream
+    cdef int i, awaited = -1
+    for i in range(exchange.receives):
+        message = &exchange.incoming[i]
+        if message.finished:
+            continue
+        stream = &exchange.streams[message.peer]
+        # In place, a full cell may have to wait until our own message is out of its way; that one
+        # is unfinished then and counts below.
+        if (message.behind == NULL or message.behind.finished or message.behind.done > message.done
+                ) and reached(&stream_line(&team.layout, team.base, message.peer, team.rank,
+                                           stream.received + 1).flag, stream.received + 1):
+            return True
+        if awaited < 0:
+            awaited = message.peer
+    for i in range(exchange.sends):
+        message = &exchange.outgoing[i]
+        if message.finished:
+            continue
+        if may_write(exchange, message.peer):
+            return True
+        if awaited < 0:
+            awaited = message.peer
+    team.awaited_rank = awaited
+    return False
+
+
+cdef int complete_exchange(Exchange *exchange) noexcept nogil:
+    """The blocking form: wait for whatever moves next, until all messages are through."""
+    cdef int status = advance_exchange(exchange)
+    while status == AGAIN:
+        status = wait_until(exchange.team, something_moves, exchange)
+        if status == DONE:
+            status = advance_exchange(exchange)
+    return status
