@@ -7,9 +7,10 @@ without a kernel.
 """
 
 import atexit
-import sys
 import weakref
 from dataclasses import dataclass
+from libc.stdint cimport uintptr_t
+from libc.string cimport memcpy
 
 from mpi4py import MPI
 
@@ -22,7 +23,9 @@ from smcoll.kernels cimport OPS
 from smcoll.operations cimport NO_OP, code_of_op, mpi_takes
 
 from smcoll.config import Config
+from smcoll.creation import CartcommCreation, IntercommCreation, IntracommCreation
 from smcoll.establish import establish
+from smcoll.report import Report
 from smcoll.select import decision_for
 
 cdef object IN_PLACE = MPI.IN_PLACE
@@ -62,7 +65,9 @@ cdef class State:
     cdef readonly object config
     cdef readonly object reason
     cdef bint established
-    cdef bint owned            # the handle was made by smcoll.Comm, for the object that it returned
+    cdef bint owned            # the handle was made by smcoll, for the object that it returned
+    cdef bint closed           # the handle was freed, or the object given up
+    cdef bint collected        # closed because no object was left, though the handle lives
     cdef int users             # Python objects that have this state at hand
     cdef dict mpi_calls
     cdef object __weakref__
@@ -72,11 +77,12 @@ cdef class State:
         self.mpi_calls = {}
 
     cdef make(self, comm):
+        if self.closed:
+            raise MPI.Exception(MPI.ERR_COMM)
         self.engine, self.config, self.reason = establish(comm, self.config)
         self.established = True
-        if self.config.verbose and comm.Get_rank() == 0:
-            print(f"smcoll: communicator of {comm.Get_size()} ranks: {self.reason}",
-                  file=sys.stderr, flush=True)
+        if self.config.verbose:
+            _report.announce(comm, self.reason)
         _live_states.add(self)
 
     cdef attach_to(self, comm):
@@ -87,24 +93,33 @@ cdef class State:
     def lose_user(self):
         """An object with this handle was collected: without any, nobody can use the segment."""
         self.users -= 1
-        if self.users == 0 and self.owned:
+        if self.users == 0 and self.owned and self.engine is not None:
+            self.collected = True
             self.close()
 
     def close(self):
         """End the engine, locally; the communicator can't be used through it any more."""
+        if not self.closed and self.established and self.config.verbose:
+            _report.add(self.stats())
+        self.closed = True
         if self.engine is not None:
-            if self.config.verbose and not self.engine.closed:
-                _print_stats(self.engine.rank, self.stats())
             self.engine.close()
 
     def stats(self):
         rows = [] if self.engine is None else self.engine.stats()
+        for row in rows:
+            if row["path"] == "MPI":
+                row["reason"] = ("its operation or element type has no kernel"
+                                 if not self.engine.data_refused else
+                                 "the data regions could not be reserved")
         rows += [{"collective": name, "algorithm": "MPI's own", "path": "MPI", "calls": calls,
-                  "bytes": 0, "seconds": 0.0} for name, calls in self.mpi_calls.items()]
+                  "bytes": 0, "seconds": 0.0, "reason": self.reason}
+                 for name, calls in self.mpi_calls.items()]
         return rows
 
 
 _live_states = weakref.WeakSet()
+_report = Report()
 
 
 @atexit.register
@@ -112,13 +127,7 @@ def _leave_all():
     # So that a peer which still waits learns that this rank ended in good order.
     for state in list(_live_states):
         state.close()
-
-
-def _print_stats(rank, rows):
-    for row in rows:
-        print(f"smcoll: rank {rank}: {row['collective']} {row['algorithm']} ({row['path']}): "
-              f"{row['calls']} calls, {row['bytes']} bytes, {row['seconds']:.6f} s",
-              file=sys.stderr, flush=True)
+    _report.print_table()
 
 
 def _forget(comm, keyval, state):
@@ -152,10 +161,24 @@ cdef State state_of(comm):
     if state is not None:
         return state
     state = MPI.Comm.Get_attr(comm, keyvals().state)
-    if state is None:
-        state = State(MPI.Comm.Get_attr(comm, keyvals().config) or Config())
-        MPI.Comm.Set_attr(comm, keyvals().state, state)
+    if state is None or state.collected:
+        state = new_state(comm, settings_for(comm))
     state.attach_to(comm)
+    return state
+
+
+cdef settings_for(comm):
+    """The settings of a handle that has no state yet: its parent's, install()'s, or the default."""
+    config = MPI.Comm.Get_attr(comm, keyvals().config)
+    if config is None and is_predefined(comm):
+        config = _installed_config
+    return config or Config()
+
+
+cdef State new_state(comm, config):
+    cdef State state = State(config)
+    MPI.Comm.Set_attr(comm, keyvals().config, config)
+    MPI.Comm.Set_attr(comm, keyvals().state, state)
     return state
 
 
@@ -339,11 +362,28 @@ class Collectives:
 
     # ------------------------------------------------------------------ life and death
 
+    def _accelerated(self, made):
+        return accelerate(made, state_of(self).config)
+
+    @classmethod
+    def _accelerated_new(cls, made):
+        return accelerate(made, Config())
+
+    @classmethod
+    def _accelerated_again(cls, other):
+        return wrap(other) if is_ours(other) else other
+
+    def _keep_settings(self):
+        state_of(self)
+
+    def _is_predefined(self):
+        return is_predefined(self)
+
     def __reduce__(self):
         # mpi4py pickles its predefined objects by name, and refuses all other communicators. The
         # name may stand for our object in the process that unpickles.
         _, (_, original) = MPI.Comm.__reduce__(self)
-        return _predefined, (original.__reduce__(),)
+        return predefined, (original.__reduce__(),)
 
     def __enter__(self):
         return self
@@ -358,11 +398,13 @@ class Collectives:
             state.close()
 
 
-# The object itself: install() may rebind the name.
+# The objects themselves: install() rebinds the names.
+cdef object _world = MPI.COMM_WORLD
 cdef object _one_rank = MPI.COMM_SELF
+cdef object _installed_config = None
 
 
-def _predefined(name):
+def predefined(name):
     """A predefined communicator, as ``mpi4py.MPI`` names it in this process."""
     return getattr(MPI, name)
 
@@ -437,12 +479,13 @@ cdef allreduce_any(comm, Engine engine, sendbuf, recvbuf, op, int op_code):
                        nbytes=recv.message.nbytes)
 
 
-class Comm(Collectives, MPI.Intracomm):
+class Comm(IntracommCreation, Collectives, MPI.Intracomm):
     """A communicator whose collectives go through one shared segment per node.
 
     ``Comm(parent, config=None)`` is collective over ``parent``, like ``parent.Dup()``: it has a
     context of its own. The segment is made at the first collective (``eager``: now), with rank 0's
-    settings. ``Free()``, or the end of a ``with`` block, frees the segment too.
+    settings. ``Free()``, or the end of a ``with`` block, frees the segment too. Communicators made
+    from it are smcoll's too, with its settings.
     """
 
     __slots__ = ("_state",)
@@ -455,30 +498,60 @@ class Comm(Collectives, MPI.Intracomm):
         check_config(config)
         duplicate = MPI.Intracomm.Dup(MPI.Intracomm(comm))
         self = MPI.Intracomm.__new__(cls, duplicate)
-        adopt(self, config)
-        state_of(self).owned = True
+        adopt(self, config or Config(), owned=True)
         return self
 
     def __init__(self, comm=None, config=None):
         pass
 
 
-class Cartcomm(Collectives, MPI.Cartcomm):
-    """A Cartesian communicator with smcoll's collectives (made by ``wrap``)."""
+class Cartcomm(CartcommCreation, Collectives, MPI.Cartcomm):
+    """A Cartesian communicator with smcoll's collectives (made by ``Create_cart`` or ``wrap``)."""
 
     __slots__ = ("_state",)
 
 
-class Graphcomm(Collectives, MPI.Graphcomm):
-    """A graph communicator with smcoll's collectives (made by ``wrap``)."""
+class Graphcomm(IntracommCreation, Collectives, MPI.Graphcomm):
+    """A graph communicator with smcoll's collectives (made by ``Create_graph`` or ``wrap``)."""
 
     __slots__ = ("_state",)
 
 
-class Distgraphcomm(Collectives, MPI.Distgraphcomm):
-    """A distributed graph communicator with smcoll's collectives (made by ``wrap``)."""
+class Distgraphcomm(IntracommCreation, Collectives, MPI.Distgraphcomm):
+    """A distributed graph communicator with smcoll's collectives.
+
+    Made by ``Create_dist_graph``, ``Create_dist_graph_adjacent`` or ``wrap``.
+    """
 
     __slots__ = ("_state",)
+
+
+class Intercomm(IntercommCreation, MPI.Intercomm):
+    """An inter-communicator between smcoll communicators: its collectives are MPI's own.
+
+    What ``Merge`` makes of it is a smcoll communicator, so both groups must be smcoll's.
+    """
+
+    __slots__ = ()
+
+    def _accelerated(self, made):
+        return accelerate(made, MPI.Comm.Get_attr(self, keyvals().config))
+
+    def _keep_settings(self):
+        pass
+
+
+cdef tuple _KINDS = ((MPI.Cartcomm, Cartcomm), (MPI.Graphcomm, Graphcomm),
+                     (MPI.Distgraphcomm, Distgraphcomm), (MPI.Intracomm, Comm),
+                     (MPI.Intercomm, Intercomm))
+
+
+cdef with_our_class(comm):
+    """A second object with this handle, of our class for its kind."""
+    for plain, accelerated in _KINDS:
+        if isinstance(comm, plain):
+            return plain.__new__(accelerated, comm)
+    raise TypeError(f"expected an intracommunicator, not {type(comm).__name__}")
 
 
 def check_config(config):
@@ -486,13 +559,37 @@ def check_config(config):
         raise TypeError(f"expected a smcoll.Config, not {type(config).__name__}")
 
 
-def adopt(comm, config):
+cdef adopt(comm, config, bint owned):
     """Give a new handle its settings, and its segment at once if they say eager."""
-    cdef State state
-    MPI.Comm.Set_attr(comm, keyvals().config, config or Config())
-    state = state_of(comm)
-    if state.config.eager:
+    cdef State state = new_state(comm, config)
+    state.owned = owned
+    state.attach_to(comm)
+    if config.eager:
         state.make(comm)
+
+
+cdef accelerate(made, config):
+    """What mpi4py made from a smcoll communicator, as one; it has this object only."""
+    if not made:
+        return made
+    comm = made if isinstance(made, (Collectives, Intercomm)) else with_our_class(made)
+    if isinstance(comm, Intercomm):
+        MPI.Comm.Set_attr(comm, keyvals().config, config)
+    else:
+        adopt(comm, config, owned=True)
+    return comm
+
+
+cdef bint is_predefined(comm) except -1:
+    return comm == _world or comm == _one_rank
+
+
+cdef bint is_ours(comm) except -1:
+    """Whether this handle is a smcoll communicator's."""
+    if not isinstance(comm, MPI.Intracomm) or not comm:
+        return False
+    return (MPI.Comm.Get_attr(comm, keyvals().config) is not None
+            or _installed_config is not None and is_predefined(comm))
 
 
 def wrap(comm, config=None):
@@ -504,12 +601,24 @@ def wrap(comm, config=None):
     check_config(config)
     if isinstance(comm, Collectives):
         return comm
-    kinds = ((MPI.Cartcomm, Cartcomm), (MPI.Graphcomm, Graphcomm),
-             (MPI.Distgraphcomm, Distgraphcomm), (MPI.Intracomm, Comm))
-    plain, accelerated = next((kind for kind in kinds if isinstance(comm, kind[0])), (None, None))
-    if plain is None:
+    if not isinstance(comm, MPI.Intracomm):
         raise TypeError(f"expected an intracommunicator, not {type(comm).__name__}")
-    wrapped = plain.__new__(accelerated, comm)
+    wrapped = with_our_class(comm)
     if MPI.Comm.Get_attr(wrapped, keyvals().state) is None:
-        adopt(wrapped, config)
+        adopt(wrapped, config or settings_for(wrapped), owned=False)
+    else:
+        state_of(wrapped)
     return wrapped
+
+
+def stand_in(original, config):
+    """An accelerated object for MPI.COMM_WORLD or MPI.COMM_SELF.
+
+    Without a call to MPI, which the program may initialise later: the handle is copied as it is.
+    """
+    global _installed_config
+    _installed_config = config
+    accelerated = MPI.Intracomm.__new__(Comm)
+    memcpy(<void *> <uintptr_t> MPI._addressof(accelerated),
+           <void *> <uintptr_t> MPI._addressof(original), MPI._sizeof(original))
+    return accelerated
