@@ -369,10 +369,6 @@ class Collectives:
     def _accelerated_new(cls, made):
         return accelerate(made, Config())
 
-    @classmethod
-    def _accelerated_again(cls, other):
-        return wrap(other) if is_ours(other) else other
-
     def _keep_settings(self):
         state_of(self)
 
@@ -584,12 +580,17 @@ cdef bint is_predefined(comm) except -1:
     return comm == _world or comm == _one_rank
 
 
-cdef bint is_ours(comm) except -1:
-    """Whether this handle is a smcoll communicator's."""
+def found_again(comm):
+    """What mpi4py found for a handle; accelerated if the handle is a smcoll communicator's.
+
+    That is a fact about the handle, so the same on all its ranks.
+    """
     if not isinstance(comm, MPI.Intracomm) or not comm:
-        return False
-    return (MPI.Comm.Get_attr(comm, keyvals().config) is not None
-            or _installed_config is not None and is_predefined(comm))
+        return comm
+    if (MPI.Comm.Get_attr(comm, keyvals().config) is not None
+            or _installed_config is not None and is_predefined(comm)):
+        return wrap(comm)
+    return comm
 
 
 def wrap(comm, config=None):

@@ -69,26 +69,6 @@ class IntracommCreation(Creation):
     def Create_from_group(cls, *args, **kwargs):
         return cls._accelerated_new(MPI.Intracomm.Create_from_group(*args, **kwargs))
 
-    # A handle that belongs to a smcoll communicator gives one: a fact about the handle, so the same
-    # on all ranks. Any other gives what it always gave.
-
-    @classmethod
-    @functools.wraps(MPI.Comm.fromhandle)
-    def fromhandle(cls, handle):
-        return cls._accelerated_again(MPI.Comm.fromhandle(handle))
-
-    @classmethod
-    @functools.wraps(MPI.Comm.f2py)
-    def f2py(cls, arg):
-        return cls._accelerated_again(MPI.Comm.f2py(arg))
-
-    if hasattr(MPI.Comm, "fromint"):
-
-        @classmethod
-        @functools.wraps(MPI.Comm.fromint)
-        def fromint(cls, arg):
-            return cls._accelerated_again(MPI.Comm.fromint(arg))
-
     @functools.wraps(MPI.Comm.free)
     def free(self):
         # mpi4py leaves its constants alone, and sets other objects with their handles to null:

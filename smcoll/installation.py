@@ -9,15 +9,21 @@ waits for the import: a finder on ``sys.meta_path`` wraps the module's loader.
 from __future__ import annotations
 
 import copyreg
+import functools
 import importlib.abc
 import sys
 
 from .config import Config
+from .static_types import set_attribute
 
 _MODULE = "mpi4py.MPI"
 _NAMES = ("COMM_WORLD", "COMM_SELF")
 
+# The class methods of MPI.Comm that make an object for a handle.
+_FINDING = ("fromhandle", "fromint", "f2py")
+
 _originals: dict = {}
+_original_methods: dict = {}
 
 
 def install(config: Config | None = None) -> None:
@@ -47,6 +53,9 @@ def uninstall() -> None:
             setattr(sys.modules[_MODULE], name, original)
         copyreg.dispatch_table.pop(type(_originals["COMM_WORLD"]), None)
         _originals.clear()
+        for name, method in _original_methods.items():
+            set_attribute(sys.modules[_MODULE].Comm, name, method)
+        _original_methods.clear()
 
 
 def _replace(settings: Config) -> None:
@@ -57,6 +66,10 @@ def _replace(settings: Config) -> None:
         _originals[name] = getattr(MPI, name)
         setattr(MPI, name, stand_in(_originals[name], settings))
     copyreg.pickle(type(_originals["COMM_WORLD"]), _reduce)
+    for name in _FINDING:
+        if name in MPI.Comm.__dict__:
+            _original_methods[name] = MPI.Comm.__dict__[name]
+            set_attribute(MPI.Comm, name, _finding(_original_methods[name]))
     if settings.eager and MPI.Is_initialized():
         _ = MPI.COMM_WORLD.engine
 
@@ -73,6 +86,18 @@ def _reduce(comm):
         if comm is original:
             return predefined, (name,)
     return type(comm).__reduce__(comm)
+
+
+def _finding(method):
+    """mpi4py's class method, made to give smcoll's class for smcoll's handles."""
+    from .comm import found_again
+
+    @classmethod
+    @functools.wraps(method)
+    def find(cls, *args, **kwargs):
+        return found_again(method.__get__(None, cls)(*args, **kwargs))
+
+    return find
 
 
 def _finder() -> _Finder | None:
