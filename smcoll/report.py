@@ -24,8 +24,8 @@ class Report:
         self.rank = _world.Get_rank()    # while MPI is surely alive
         if comm.Get_rank() == 0:
             name = comm.Get_name()
-            print(f"smcoll: communicator {name + ' ' if name else ''}of {comm.Get_size()} ranks: "
-                  f"{reason}", file=sys.stderr, flush=True)
+            _print(f"smcoll: communicator {name + ' ' if name else ''}of {comm.Get_size()} ranks: "
+                   f"{reason}")
 
     def add(self, rows: list[dict]) -> None:
         """Rows of ``Comm.stats()``, of a communicator that ends."""
@@ -44,8 +44,14 @@ class Report:
                   for (collective, path, reason), (calls, nbytes, seconds)
                   in sorted(self.sums.items())]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        for cells in lines:
-            aligned = (cell.rjust(width) if place in (1, 2, 3) else cell.ljust(width)
-                       for place, (cell, width) in enumerate(zip(cells, widths, strict=True)))
-            print("smcoll:", "  ".join(aligned).rstrip(), file=sys.stderr)
-        sys.stderr.flush()
+        _print("\n".join(
+            "smcoll: " + "  ".join(
+                cell.rjust(width) if place in (1, 2, 3) else cell.ljust(width)
+                for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+            ).rstrip() for cells in lines))
+
+
+def _print(text: str) -> None:
+    # In one piece: other ranks print at the same time.
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
