@@ -7,15 +7,21 @@ without a kernel.
 """
 
 from dataclasses import dataclass
+from libc.stdint cimport uintptr_t
+from libc.string cimport memcpy
 
 from mpi4py import MPI
 
 from smcoll.barrier cimport COLLECTIVE_BARRIER
 from smcoll.engine cimport Engine
-from smcoll.state cimport State, engine_of, keyvals, own_mpi, state_of
+from smcoll.state cimport (
+    State, engine_of, installed_config, is_predefined, keyvals, new_state, own_mpi, set_installed_config,
+    settings_for, state_of,
+)
 
 from smcoll.algos import ALGORITHMS, RADICES, STREAMED
 from smcoll.config import Config
+from smcoll.creation import CartcommCreation, IntercommCreation, IntracommCreation
 from smcoll.movement import Movement
 from smcoll.objects import Objects
 from smcoll.reductions import Reductions
@@ -101,11 +107,24 @@ class Collectives(Reductions, Movement, Objects):
 
     # ------------------------------------------------------------------ life and death
 
+    def _accelerated(self, made):
+        return accelerate(made, state_of(self).config)
+
+    @classmethod
+    def _accelerated_new(cls, made):
+        return accelerate(made, Config())
+
+    def _keep_settings(self):
+        state_of(self)
+
+    def _is_predefined(self):
+        return is_predefined(self)
+
     def __reduce__(self):
         # mpi4py pickles its predefined objects by name, and refuses all other communicators. The
         # name may stand for our object in the process that unpickles.
         _, (_, original) = MPI.Comm.__reduce__(self)
-        return _predefined, (original.__reduce__(),)
+        return predefined, (original.__reduce__(),)
 
     def __enter__(self):
         return self
@@ -120,17 +139,18 @@ class Collectives(Reductions, Movement, Objects):
             state.close()
 
 
-def _predefined(name):
+def predefined(name):
     """A predefined communicator, as ``mpi4py.MPI`` names it in this process."""
     return getattr(MPI, name)
 
 
-class Comm(Collectives, MPI.Intracomm):
+class Comm(IntracommCreation, Collectives, MPI.Intracomm):
     """A communicator whose collectives go through one shared segment per node.
 
     ``Comm(parent, config=None)`` is collective over ``parent``, like ``parent.Dup()``: it has a
     context of its own. The segment is made at the first collective (``eager``: now), with rank 0's
-    settings. ``Free()``, or the end of a ``with`` block, frees the segment too.
+    settings. ``Free()``, or the end of a ``with`` block, frees the segment too. Communicators made
+    from it are smcoll's too, with its settings.
     """
 
     __slots__ = ("_state",)
@@ -143,30 +163,60 @@ class Comm(Collectives, MPI.Intracomm):
         check_config(config)
         duplicate = MPI.Intracomm.Dup(MPI.Intracomm(comm))
         self = MPI.Intracomm.__new__(cls, duplicate)
-        adopt(self, config)
-        state_of(self).owned = True
+        adopt(self, config or Config(), owned=True)
         return self
 
     def __init__(self, comm=None, config=None):
         pass
 
 
-class Cartcomm(Collectives, MPI.Cartcomm):
-    """A Cartesian communicator with smcoll's collectives (made by ``wrap``)."""
+class Cartcomm(CartcommCreation, Collectives, MPI.Cartcomm):
+    """A Cartesian communicator with smcoll's collectives (made by ``Create_cart`` or ``wrap``)."""
 
     __slots__ = ("_state",)
 
 
-class Graphcomm(Collectives, MPI.Graphcomm):
-    """A graph communicator with smcoll's collectives (made by ``wrap``)."""
+class Graphcomm(IntracommCreation, Collectives, MPI.Graphcomm):
+    """A graph communicator with smcoll's collectives (made by ``Create_graph`` or ``wrap``)."""
 
     __slots__ = ("_state",)
 
 
-class Distgraphcomm(Collectives, MPI.Distgraphcomm):
-    """A distributed graph communicator with smcoll's collectives (made by ``wrap``)."""
+class Distgraphcomm(IntracommCreation, Collectives, MPI.Distgraphcomm):
+    """A distributed graph communicator with smcoll's collectives.
+
+    Made by ``Create_dist_graph``, ``Create_dist_graph_adjacent`` or ``wrap``.
+    """
 
     __slots__ = ("_state",)
+
+
+class Intercomm(IntercommCreation, MPI.Intercomm):
+    """An inter-communicator between smcoll communicators: its collectives are MPI's own.
+
+    What ``Merge`` makes of it is a smcoll communicator, so both groups must be smcoll's.
+    """
+
+    __slots__ = ()
+
+    def _accelerated(self, made):
+        return accelerate(made, MPI.Comm.Get_attr(self, keyvals().config))
+
+    def _keep_settings(self):
+        pass
+
+
+cdef tuple _KINDS = ((MPI.Cartcomm, Cartcomm), (MPI.Graphcomm, Graphcomm),
+                     (MPI.Distgraphcomm, Distgraphcomm), (MPI.Intracomm, Comm),
+                     (MPI.Intercomm, Intercomm))
+
+
+cdef with_our_class(comm):
+    """A second object with this handle, of our class for its kind."""
+    for plain, accelerated in _KINDS:
+        if isinstance(comm, plain):
+            return plain.__new__(accelerated, comm)
+    raise TypeError(f"expected an intracommunicator, not {type(comm).__name__}")
 
 
 def check_config(config):
@@ -174,13 +224,38 @@ def check_config(config):
         raise TypeError(f"expected a smcoll.Config, not {type(config).__name__}")
 
 
-def adopt(comm, config):
+cdef adopt(comm, config, bint owned):
     """Give a new handle its settings, and its segment at once if they say eager."""
-    cdef State state
-    MPI.Comm.Set_attr(comm, keyvals().config, config or Config())
-    state = state_of(comm)
-    if state.config.eager:
+    cdef State state = new_state(comm, config)
+    state.owned = owned
+    state.attach_to(comm)
+    if config.eager:
         state.make(comm)
+
+
+cdef accelerate(made, config):
+    """What mpi4py made from a smcoll communicator, as one; it has this object only."""
+    if not made:
+        return made
+    comm = made if isinstance(made, (Collectives, Intercomm)) else with_our_class(made)
+    if isinstance(comm, Intercomm):
+        MPI.Comm.Set_attr(comm, keyvals().config, config)
+    else:
+        adopt(comm, config, owned=True)
+    return comm
+
+
+def found_again(comm):
+    """What mpi4py found for a handle; accelerated if the handle is a smcoll communicator's.
+
+    That is a fact about the handle, so the same on all its ranks.
+    """
+    if not isinstance(comm, MPI.Intracomm) or not comm:
+        return comm
+    if (MPI.Comm.Get_attr(comm, keyvals().config) is not None
+            or installed_config() is not None and is_predefined(comm)):
+        return wrap(comm)
+    return comm
 
 
 def wrap(comm, config=None):
@@ -192,12 +267,23 @@ def wrap(comm, config=None):
     check_config(config)
     if isinstance(comm, Collectives):
         return comm
-    kinds = ((MPI.Cartcomm, Cartcomm), (MPI.Graphcomm, Graphcomm),
-             (MPI.Distgraphcomm, Distgraphcomm), (MPI.Intracomm, Comm))
-    plain, accelerated = next((kind for kind in kinds if isinstance(comm, kind[0])), (None, None))
-    if plain is None:
+    if not isinstance(comm, MPI.Intracomm):
         raise TypeError(f"expected an intracommunicator, not {type(comm).__name__}")
-    wrapped = plain.__new__(accelerated, comm)
+    wrapped = with_our_class(comm)
     if MPI.Comm.Get_attr(wrapped, keyvals().state) is None:
-        adopt(wrapped, config)
+        adopt(wrapped, config or settings_for(wrapped), owned=False)
+    else:
+        state_of(wrapped)
     return wrapped
+
+
+def stand_in(original, config):
+    """An accelerated object for MPI.COMM_WORLD or MPI.COMM_SELF.
+
+    Without a call to MPI, which the program may initialise later: the handle is copied as it is.
+    """
+    set_installed_config(config)
+    accelerated = MPI.Intracomm.__new__(Comm)
+    memcpy(<void *> <uintptr_t> MPI._addressof(accelerated),
+           <void *> <uintptr_t> MPI._addressof(original), MPI._sizeof(original))
+    return accelerated

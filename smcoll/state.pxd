@@ -6,7 +6,9 @@ cdef class State:
     cdef readonly object config
     cdef readonly object reason
     cdef bint established
-    cdef bint owned            # the handle was made by smcoll.Comm, for the object that it returned
+    cdef bint owned            # the handle was made by smcoll, for the object that it returned
+    cdef bint closed           # the handle was freed, or the object given up
+    cdef bint collected        # closed because no object was left, though the handle lives
     cdef int users             # Python objects that have this state at hand
     cdef dict mpi_calls
     cdef object __weakref__
@@ -23,6 +25,11 @@ cdef class Keyvals:
 
 cdef Keyvals keyvals()
 cdef State state_of(comm)
+cdef State new_state(comm, config)
+cdef settings_for(comm)
+cdef bint is_predefined(comm) except -1
+cdef installed_config()
+cdef set_installed_config(config)
 cdef own_mpi(comm, collective)
 cdef check_root(Engine engine, int root)
 

@@ -4,7 +4,6 @@ All Python objects with one handle share one engine (DESIGN rule 15).
 """
 
 import atexit
-import sys
 import weakref
 
 from mpi4py import MPI
@@ -13,6 +12,12 @@ from smcoll.engine cimport Engine
 
 from smcoll.config import Config
 from smcoll.establish import establish
+from smcoll.report import Report
+
+# The objects themselves: install() rebinds the names.
+cdef object _world = MPI.COMM_WORLD
+cdef object _one_rank = MPI.COMM_SELF
+cdef object _installed_config = None
 
 
 cdef class State:
@@ -27,11 +32,12 @@ cdef class State:
         self.mpi_calls = {}
 
     cdef make(self, comm):
+        if self.closed:
+            raise MPI.Exception(MPI.ERR_COMM)
         self.engine, self.config, self.reason = establish(comm, self.config)
         self.established = True
-        if self.config.verbose and comm.Get_rank() == 0:
-            print(f"smcoll: communicator of {comm.Get_size()} ranks: {self.reason}",
-                  file=sys.stderr, flush=True)
+        if self.config.verbose:
+            _report.announce(comm, self.reason)
         _live_states.add(self)
 
     cdef attach_to(self, comm):
@@ -42,24 +48,33 @@ cdef class State:
     def lose_user(self):
         """An object with this handle was collected: without any, nobody can use the segment."""
         self.users -= 1
-        if self.users == 0 and self.owned:
+        if self.users == 0 and self.owned and self.engine is not None:
+            self.collected = True
             self.close()
 
     def close(self):
         """End the engine, locally; the communicator can't be used through it any more."""
+        if not self.closed and self.established and self.config.verbose:
+            _report.add(self.stats())
+        self.closed = True
         if self.engine is not None:
-            if self.config.verbose and not self.engine.closed:
-                _print_stats(self.engine.rank, self.stats())
             self.engine.close()
 
     def stats(self):
         rows = [] if self.engine is None else self.engine.stats()
+        for row in rows:
+            if row["path"] == "MPI":
+                row["reason"] = ("its operation or element type has no kernel"
+                                 if not self.engine.data_refused else
+                                 "the data regions could not be reserved")
         rows += [{"collective": name, "algorithm": "MPI's own", "path": "MPI", "calls": calls,
-                  "bytes": 0, "seconds": 0.0} for name, calls in self.mpi_calls.items()]
+                  "bytes": 0, "seconds": 0.0, "reason": self.reason}
+                 for name, calls in self.mpi_calls.items()]
         return rows
 
 
 _live_states = weakref.WeakSet()
+_report = Report()
 
 
 @atexit.register
@@ -67,13 +82,7 @@ def _leave_all():
     # So that a peer which still waits learns that this rank ended in good order.
     for state in list(_live_states):
         state.close()
-
-
-def _print_stats(rank, rows):
-    for row in rows:
-        print(f"smcoll: rank {rank}: {row['collective']} {row['algorithm']} ({row['path']}): "
-              f"{row['calls']} calls, {row['bytes']} bytes, {row['seconds']:.6f} s",
-              file=sys.stderr, flush=True)
+    _report.print_table()
 
 
 def _forget(comm, keyval, state):
@@ -104,10 +113,38 @@ cdef State state_of(comm):
     if state is not None:
         return state
     state = MPI.Comm.Get_attr(comm, keyvals().state)
-    if state is None:
-        state = State(MPI.Comm.Get_attr(comm, keyvals().config) or Config())
-        MPI.Comm.Set_attr(comm, keyvals().state, state)
+    if state is None or state.collected:
+        state = new_state(comm, settings_for(comm))
     state.attach_to(comm)
+    return state
+
+
+cdef settings_for(comm):
+    """The settings of a handle that has no state yet: its parent's, install()'s, or the default."""
+    config = MPI.Comm.Get_attr(comm, keyvals().config)
+    if config is None and is_predefined(comm):
+        config = _installed_config
+    return config or Config()
+
+
+cdef bint is_predefined(comm) except -1:
+    return comm == _world or comm == _one_rank
+
+
+cdef installed_config():
+    return _installed_config
+
+
+cdef set_installed_config(config):
+    """install()'s settings: those of the predefined communicators."""
+    global _installed_config
+    _installed_config = config
+
+
+cdef State new_state(comm, config):
+    cdef State state = State(config)
+    MPI.Comm.Set_attr(comm, keyvals().config, config)
+    MPI.Comm.Set_attr(comm, keyvals().state, state)
     return state
 
 

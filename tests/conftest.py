@@ -19,6 +19,12 @@ if not harness.inside_job():
     mpi4py.rc.finalize = False
 
 
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true",
+                     help="also run the tests marked slow (other projects' tests, fetched from "
+                     "PyPI)")
+
+
 def pytest_configure(config):
     config.addinivalue_line(
         "markers",
@@ -41,6 +47,10 @@ def pytest_generate_tests(metafunc):
 def pytest_collection_modifyitems(session, config, items):
     if harness.inside_job() is None:
         items[:] = harness.replace_mpi_items(session, items)
+        if not config.getoption("slow"):
+            for item in items:
+                if item.get_closest_marker("slow") is not None:
+                    item.add_marker(pytest.mark.skip(reason="slow: needs --slow"))
 
 
 def pytest_sessionfinish(session):

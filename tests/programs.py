@@ -10,10 +10,15 @@ import textwrap
 from smcoll import launch
 
 
-def start_ranks(ranks: int, source: str, *arguments, environment=None, **popen) -> subprocess.Popen:
-    """Start a Python program, given as source text, on ``ranks`` ranks."""
+def start_ranks(ranks: int, source: str, *arguments, environment=None, alone=False,
+                **popen) -> subprocess.Popen:
+    """Start a Python program, given as source text, on ``ranks`` ranks.
+
+    ``alone``: nothing of MPI is imported before the program does it.
+    """
     # -m mpi4py: an uncaught exception ends the job, the other ranks do not wait for ever.
-    argv = [sys.executable, "-m", "mpi4py", "-c", textwrap.dedent(source), *map(str, arguments)]
+    runner = [] if alone else ["-m", "mpi4py"]
+    argv = [sys.executable, *runner, "-c", textwrap.dedent(source), *map(str, arguments)]
     command, variables = launch.command(ranks, argv)
     # The program finds what this process finds; "-c" adds nothing but the working directory.
     path = os.pathsep.join(entry for entry in sys.path if entry)
@@ -28,10 +33,10 @@ def start_ranks(ranks: int, source: str, *arguments, environment=None, **popen) 
 
 
 def run_ranks(
-    ranks: int, source: str, *arguments, environment=None, timeout: float = 100
+    ranks: int, source: str, *arguments, environment=None, alone=False, timeout: float = 100
 ) -> subprocess.CompletedProcess:
     """Run such a program to its end; its output is in the result."""
-    job = start_ranks(ranks, source, *arguments, environment=environment,
+    job = start_ranks(ranks, source, *arguments, environment=environment, alone=alone,
                       stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         output, errors = job.communicate(timeout=timeout)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import textwrap
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from mpi4py import MPI
 from programs import run_ranks
 
 import smcoll
+from smcoll import launch
 
 
 def allreduce(comm, count=4):
@@ -212,3 +215,181 @@ def test_program_disabled_by_environment():
     result = run_ranks(2, PROGRAM, environment={"SMCOLL_DISABLE": "1"})
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("mpi4py") == 4
+
+
+STAR = """
+    import sys
+    from mpi4py.MPI import *
+    from mpi4py import MPI
+    import numpy as np
+    total = np.zeros(3)
+    COMM_WORLD.Allreduce(np.ones(3), total)
+    assert (total == COMM_WORLD.size).all()
+    assert COMM_WORLD is MPI.COMM_WORLD and COMM_SELF is MPI.COMM_SELF
+    assert "smcoll" not in type(MPI.__spec__.loader).__module__
+    assert MPI.__spec__.loader is MPI.__loader__
+    assert not any("smcoll" in type(finder).__module__ for finder in sys.meta_path)
+    print("types", *(type(comm).__module__ for comm in
+                     (COMM_WORLD, COMM_SELF, COMM_WORLD.Split(), COMM_SELF.Create_cart([1]))))
+"""
+
+
+def test_names_copied_by_an_import_after_install():
+    result = run_ranks(2, "import smcoll; smcoll.install()\n" + textwrap.dedent(STAR), alone=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("smcoll") == 8
+
+
+@pytest.mark.parametrize("module", [False, True], ids=["file", "module"])
+@pytest.mark.parametrize("disabled", [False, True], ids=["", "disabled"])
+def test_run_of_a_program_that_copies_names(tmp_path, module, disabled):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(textwrap.dedent(STAR))
+    program = ["-m", "package"] if module else [str(package / "__main__.py")]
+    result = launch.run(2, launch.own_command("run", *program), 60, capture_output=True, text=True,
+                        cwd=tmp_path, environment={"SMCOLL_DISABLE": str(int(disabled))},
+                        stdin=subprocess.DEVNULL)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("mpi4py" if disabled else "smcoll") == 8
+
+
+INITIALISES_ITSELF = """
+    import mpi4py
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = False
+    from mpi4py import MPI
+    import numpy as np
+    assert not MPI.Is_initialized()
+    print("type", type(MPI.COMM_WORLD).__module__)
+    assert MPI.COMM_WORLD and MPI.COMM_WORLD != MPI.COMM_SELF
+    MPI.COMM_WORLD.free()
+    MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    for comm in (MPI.COMM_WORLD, MPI.COMM_WORLD.Dup()):
+        total = np.zeros(1000)
+        comm.Allreduce(np.ones(1000), total)
+        assert (total == comm.size).all()
+        assert comm.size == 1 or sum(row["calls"] for row in comm.stats()
+                                     if row["path"] == "shared memory") == 1
+    MPI.Finalize()
+    print("end", MPI.Is_finalized())
+"""
+
+
+def test_run_of_a_program_that_initialises_mpi_itself(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(INITIALISES_ITSELF))
+    for environment in ({}, {"SMCOLL_VERBOSE": "1"}, {"SMCOLL_EAGER": "1"}):
+        result = launch.run(2, launch.own_command("run", str(program)), 60, capture_output=True,
+                            text=True, environment=environment, stdin=subprocess.DEVNULL)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.count("type smcoll") == result.stdout.count("end True") == 2
+        assert "Traceback" not in result.stderr
+
+
+HOOK = """
+    import sys
+    import smcoll
+    before = list(sys.meta_path)
+    smcoll.install()
+    smcoll.install()
+    assert len(sys.meta_path) == len(before) + 1
+    smcoll.uninstall()
+    smcoll.uninstall()
+    assert sys.meta_path == before
+    smcoll.install(smcoll.Config(disable=True))
+    assert sys.meta_path == before
+    assert "mpi4py.MPI" not in sys.modules
+    smcoll.install()
+    import copyreg
+    import mpi4py.MPI as MPI
+    assert type(MPI.COMM_WORLD) is smcoll.Comm
+    assert MPI.Intracomm in copyreg.dispatch_table
+    smcoll.uninstall()
+    assert type(MPI.COMM_WORLD) is type(MPI.COMM_SELF) is MPI.Intracomm
+    assert MPI.Intracomm not in copyreg.dispatch_table
+    print("fine")
+"""
+
+
+def test_install_and_uninstall_before_the_import():
+    result = run_ranks(2, HOOK, alone=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("fine") == 2
+
+
+def test_a_bad_setting_is_said_at_once():
+    source = "import smcoll\nsmcoll.install()\nprint('not reached')"
+    result = run_ranks(1, source, environment={"SMCOLL_SEGMENTS": "many"}, alone=True)
+    assert result.returncode != 0 and "SMCOLL_SEGMENTS" in result.stderr
+
+
+@pytest.mark.mpi(2)
+def test_settings_of_install(comm_world):
+    """They hold for COMM_WORLD and what is made from it, unless somebody used it before."""
+    made = [MPI.COMM_WORLD.Split(), MPI.COMM_SELF.Dup()]
+    assert all(type(comm) is MPI.Intracomm for comm in made)
+    known = smcoll.wrap(MPI.COMM_WORLD).explain("barrier").path
+    smcoll.install(smcoll.Config(segments=3, eager=True))
+    try:
+        assert type(MPI.COMM_WORLD) is type(MPI.COMM_SELF) is smcoll.Comm
+        assert MPI.COMM_WORLD.explain("barrier").path == known
+        alone = MPI.COMM_SELF.Dup()
+        assert alone.engine is None
+        alone.Barrier()
+        allreduce(alone)
+        alone.Free()
+    finally:
+        smcoll.uninstall()
+    for comm in made:
+        comm.Free()
+
+
+VERBOSE = """
+    import smcoll
+    smcoll.install()
+    from mpi4py import MPI
+    import numpy as np
+    world = MPI.COMM_WORLD
+    for _ in range(10):
+        world.Allreduce(np.ones(4), np.empty(4))
+    world.Bcast(np.ones(1, "f2"))
+    world.Reduce(np.ones(2, "f2"), np.empty(2, "f2"))
+    child = world.Dup()
+    child.Set_name("child")
+    child.Barrier()
+    child.Free()
+    dropped = world.Split()
+    dropped.Barrier()
+    del dropped
+    world.Split().Free()
+    MPI.COMM_SELF.Barrier()
+"""
+
+
+def test_verbose_prints_communicators_and_a_table():
+    result = run_ranks(2, VERBOSE, environment={"SMCOLL_VERBOSE": "1"}, alone=True)
+    assert result.returncode == 0, result.stderr
+    lines = result.stderr.splitlines()
+    assert all(line.startswith("smcoll: ") for line in lines)
+    announced = sorted(line for line in lines if line.startswith("smcoll: communicator"))
+    assert announced == sorted([
+        "smcoll: communicator MPI_COMM_WORLD of 2 ranks: shared memory",
+        "smcoll: communicator child of 2 ranks: shared memory",
+        "smcoll: communicator of 2 ranks: shared memory",
+        "smcoll: communicator MPI_COMM_SELF of 1 ranks: one rank",
+        "smcoll: communicator MPI_COMM_SELF of 1 ranks: one rank",
+    ])
+    table = [line.split(maxsplit=6)[1:] for line in lines if line not in announced]
+    assert table[0][:5] == ["collective", "calls", "bytes", "seconds", "path"]
+    rows = {(row[0], tuple(row[4:])): row[1:3] for row in table[1:]}
+    assert rows["allreduce", ("shared", "memory  all_read")] == ["10", "320"]
+    assert rows["barrier", ("shared", "memory  all_read")] == ["2", "0"]
+    assert rows["barrier", ("MPI", "one rank")] == ["1", "0"]
+    assert rows["reduce", ("MPI", "its operation or element type has no kernel")] == ["1", "4"]
+
+
+def test_silent_without_verbose():
+    result = run_ranks(2, VERBOSE, alone=True)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

@@ -1,0 +1,57 @@
+"""What ``SMCOLL_VERBOSE=1`` prints: a line for each communicator, and a table at exit."""
+
+from __future__ import annotations
+
+import sys
+
+from mpi4py import MPI
+
+_world = MPI.COMM_WORLD    # kept: install() rebinds the name
+
+
+class Report:
+    """The calls of this process's communicators, summed by collective, path and reason.
+
+    The table is printed by rank 0 of COMM_WORLD, of its own calls.
+    """
+
+    def __init__(self) -> None:
+        self.rank: int | None = None
+        self.sums: dict[tuple[str, ...], list] = {}
+
+    def announce(self, comm: MPI.Comm, reason: str) -> None:
+        """One line for a communicator that is about to be used, by its rank 0."""
+        self.rank = _world.Get_rank()    # while MPI is surely alive
+        if comm.Get_rank() == 0:
+            name = comm.Get_name()
+            _print(f"smcoll: communicator {name + ' ' if name else ''}of {comm.Get_size()} ranks: "
+                   f"{reason}")
+
+    def add(self, rows: list[dict]) -> None:
+        """Rows of ``Comm.stats()``, of a communicator that ends."""
+        for row in rows:
+            key = (row["collective"], row["path"], row.get("reason", row["algorithm"]))
+            sums = self.sums.setdefault(key, [0, 0, 0.0])
+            for place, field in enumerate(("calls", "bytes", "seconds")):
+                sums[place] += row[field]
+
+    def print_table(self) -> None:
+        """All that was added, on standard error."""
+        if self.rank != 0 or not self.sums:
+            return
+        lines = [("collective", "calls", "bytes", "seconds", "path", "algorithm, or why MPI")]
+        lines += [(collective, str(calls), str(nbytes), f"{seconds:.6f}", path, reason)
+                  for (collective, path, reason), (calls, nbytes, seconds)
+                  in sorted(self.sums.items())]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        _print("\n".join(
+            "smcoll: " + "  ".join(
+                cell.rjust(width) if place in (1, 2, 3) else cell.ljust(width)
+                for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+            ).rstrip() for cells in lines))
+
+
+def _print(text: str) -> None:
+    # In one piece: other ranks print at the same time.
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
