@@ -15,9 +15,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Cartcomm": "comm", "Comm": "comm", "Distgraphcomm": "comm", "Graphcomm": "comm",
-    "wrap": "comm", "Config": "config", "Error": "errors", "MismatchError": "errors",
-    "PeerError": "errors", "SegmentError": "errors", "WaitTimeout": "errors",
-    "install": "installation", "uninstall": "installation",
+    "Intercomm": "comm", "wrap": "comm", "Config": "config", "Error": "errors",
+    "MismatchError": "errors", "PeerError": "errors", "SegmentError": "errors",
+    "WaitTimeout": "errors", "install": "installation", "uninstall": "installation",
 }
 
 _MODULES = {"algos", "config", "errors", "kernels", "launch", "measure", "segment", "trees"}

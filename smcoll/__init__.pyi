@@ -10,6 +10,7 @@ from .comm import Cartcomm as Cartcomm
 from .comm import Comm as Comm
 from .comm import Distgraphcomm as Distgraphcomm
 from .comm import Graphcomm as Graphcomm
+from .comm import Intercomm as Intercomm
 from .comm import wrap as wrap
 from .config import Config as Config
 from .errors import Error as Error

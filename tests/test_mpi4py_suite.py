@@ -109,7 +109,7 @@ def test_mpi4pys_own_tests(sources, tmp_path, capsys, subject, ranks):
               "of rank 0 through shared memory")
     assert plain.started, plain.output
     added = {name: text for name, text in ours.failed.items() if name not in plain.failed}
-    added |= {name: "was not reached" for name in plain.started - ours.started}
+    added |= dict.fromkeys(plain.started - ours.started, "was not reached")
     assert not added, "\n".join([*(f"{name}: {text}" for name, text in added.items()),
                                  ours.problem, ours.output[-3000:]])
     assert ours.problem == plain.problem, ours.output

@@ -1,0 +1,3 @@
+from typing import Any
+
+def set_attribute(cls: type, name: str, value: Any) -> None: ...
