@@ -25,6 +25,13 @@ _MODULES = {"algos", "config", "errors", "kernels", "launch", "measure", "segmen
 __all__ = sorted(_HOMES)
 
 
+def get_include():
+    """Folder of the C headers that smcoll's ``.pxd`` files need (``include_dirs`` of a build)."""
+    from pathlib import Path
+
+    return str(Path(__file__).parent)
+
+
 def __getattr__(name):
     if name in _MODULES:
         return import_module(f".{name}", __name__)

@@ -22,3 +22,5 @@ from .installation import install as install
 from .installation import uninstall as uninstall
 
 __version__: str
+
+def get_include() -> str: ...

@@ -79,11 +79,11 @@ COLLECTIVE_NUMBERS = {
 
 # The lower-case ones, which have no choice of their own.
 OBJECT_COLLECTIVES = {
-    "bcast of objects": COLLECTIVE_OBJECT_BCAST,
-    "gather of objects": COLLECTIVE_OBJECT_GATHER,
-    "scatter of objects": COLLECTIVE_OBJECT_SCATTER,
-    "allgather of objects": COLLECTIVE_OBJECT_ALLGATHER,
-    "alltoall of objects": COLLECTIVE_OBJECT_ALLTOALL,
+    "bcast_objects": COLLECTIVE_OBJECT_BCAST,
+    "gather_objects": COLLECTIVE_OBJECT_GATHER,
+    "scatter_objects": COLLECTIVE_OBJECT_SCATTER,
+    "allgather_objects": COLLECTIVE_OBJECT_ALLGATHER,
+    "alltoall_objects": COLLECTIVE_OBJECT_ALLTOALL,
 }
 
 

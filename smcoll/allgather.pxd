@@ -1,5 +1,5 @@
 from smcoll.barrier cimport Team
-from smcoll.datatypes cimport Cursor
+from smcoll.cursor cimport Cursor
 from smcoll.pipeline cimport Call
 
 # What every rank sends to all, and where it goes. Blocks may differ in length.

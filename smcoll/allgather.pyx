@@ -6,7 +6,7 @@ there, less leaves the rest untouched.
 """
 
 from smcoll.barrier cimport DONE, next_rank, publish_length, wait_line_with_length
-from smcoll.datatypes cimport pack_next, unpack_next
+from smcoll.cursor cimport pack_next, unpack_next
 from smcoll.pipeline cimport (
     Section, complete, heard_length, plan_call, post_length, region, writable,
 )

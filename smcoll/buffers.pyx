@@ -15,6 +15,7 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 
+from smcoll.arrays cimport Tensor, tensor_of
 from smcoll.kernels cimport (
     TYPE_BOOL, TYPE_COMPLEX_DOUBLE, TYPE_COMPLEX_FLOAT, TYPE_DOUBLE, TYPE_FLOAT, TYPE_INT8,
     TYPE_INT16, TYPE_INT32, TYPE_INT64, TYPE_LONG_DOUBLE, TYPE_UINT8, TYPE_UINT16, TYPE_UINT32,
@@ -116,11 +117,14 @@ cdef bint plain_array(object spec, bint writable, Message *message) noexcept:
 
 
 cdef class _Memory:
-    """A buffer request, held as long as its memory is used."""
+    """A buffer request or a DLPack tensor, held as long as its memory is used."""
 
     cdef Py_buffer view
     cdef bint held
-    cdef object array              # instead: a numpy view of a DLPack object
+    cdef Tensor tensor
+    cdef char *address
+    cdef Py_ssize_t nbytes
+    cdef bytes format
 
     def __cinit__(self, source, bint writable, bint with_format):
         cdef int flags = PyBUF_ANY_CONTIGUOUS
@@ -136,9 +140,21 @@ cdef class _Memory:
             # numpy's arrays have both protocols, and DLPack refuses what PEP 3118 refused.
             if PyObject_CheckBuffer(source):
                 raise BufferError(str(error)) from None
-            self.array = _cpu_array(source)
-            PyObject_GetBuffer(self.array, &self.view, flags & ~PyBUF_WRITABLE)
+            self.take_tensor(source, writable)
+            return
         self.held = True
+        self.address = <char *> self.view.buf
+        self.nbytes = self.view.len
+        if with_format:
+            self.format = self.view.format if self.view.format != NULL else b"B"
+
+    cdef take_tensor(self, source, bint writable):
+        self.tensor = tensor_of(source)
+        if writable and self.tensor.readonly:
+            raise BufferError("buffer is read-only")
+        self.address = self.tensor.address
+        self.nbytes = self.tensor.nbytes
+        self.format = self.tensor.format
 
     def __dealloc__(self):
         if self.held:
@@ -147,15 +163,6 @@ cdef class _Memory:
 
 cdef bint _has_other_protocol(source):
     return hasattr(source, "__dlpack__") or hasattr(source, "__cuda_array_interface__")
-
-
-def _cpu_array(source):
-    """A numpy view of a DLPack object in CPU memory; BufferError for what lies on a device."""
-    if hasattr(source, "__dlpack__"):
-        device = getattr(source, "__dlpack_device__", lambda: (1, 0))()
-        if device[0] == 1:
-            return numpy.from_dlpack(source)
-    raise BufferError("the buffer is not in CPU memory; smcoll moves data that the CPU can reach")
 
 
 cdef object _datatype(object kind):
@@ -221,10 +228,10 @@ cdef Specification locate(object buffer, object kind, bint writable):
     else:
         memory = _Memory(buffer, writable, kind is None)
         result.owner = memory
-        result.base = <char *> memory.view.buf
-        result.length = memory.view.len
+        result.base = memory.address
+        result.length = memory.nbytes
         result.datatype = (_datatype(kind) if kind is not None
-                           else _datatype_of_format(memory.view.format))
+                           else _datatype_of_format(memory.format))
     return result
 
 

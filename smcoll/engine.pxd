@@ -60,6 +60,7 @@ cdef class Engine:
     cdef Tally mpi_tallies[COLLECTIVES]
     cdef int instruction_set
     cdef object failure
+    cdef bint unusable         # failed or closed
     cdef bint warned
     cdef int blamed
     cdef object budget
@@ -76,12 +77,16 @@ cdef class Engine:
     cdef int64_t started(self, Tally *tally, size_t nbytes) noexcept
     cdef void finished(self, Tally *tally, int64_t start) noexcept
     cdef void fill_operands(self, Operands *operands, const char *send, char *recv,
-                            size_t elements, size_t element_size, const Operation *operation,
-                            int root) noexcept
+                            size_t elements, size_t unit, const Operation *operation,
+                            int root) noexcept nogil
     cdef int enter(self) except -1
+    cdef int enter_without_gil(self) noexcept nogil
+    cdef int explain_refusal(self, int status) except -1
+    cdef int allreduce_nogil(self, const void *send, void *recv, size_t elements, int element_type,
+                             int op) except -1 nogil
     cdef void take_gil_back(self) noexcept
     cdef int leave(self, int status) except -1
-    cdef const Plan *choose(self, int collective, size_t nbytes) noexcept
+    cdef const Plan *choose(self, int collective, size_t nbytes) noexcept nogil
     cdef int have_data_regions(self, int collective, const Plan *plan, size_t nbytes,
                                uint64_t signature) except -1
     cdef int have_streams(self, uint64_t signature) except -1
@@ -111,9 +116,9 @@ cdef class Engine:
 
 # What the ranks compare of a call: pack_signature's fields, 31 and 63 for no operation and type.
 cdef inline uint64_t signature_of(int collective, int op, int element_type, const Plan *plan,
-                                  int root) noexcept:
+                                  int root) noexcept nogil:
     return pack_signature(collective, op, element_type, plan.algorithm, 0, 0, root)
 
 
-cdef inline uint64_t stream_signature(int collective, int root) noexcept:
+cdef inline uint64_t stream_signature(int collective, int root) noexcept nogil:
     return pack_signature(collective, 31, 63, 0, 0, 0, root)

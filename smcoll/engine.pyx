@@ -30,7 +30,7 @@ from smcoll.barrier cimport (
     pack_signature, wait_flag,
 )
 from smcoll.buffers cimport Specification, parse
-from smcoll.datatypes cimport start
+from smcoll.cursor cimport start
 from smcoll.inline cimport allreduce_inline
 from smcoll.kernels cimport (
     OP_MIN, TYPE_INT64, Operation, element_size, reduction_kernel, reduction_kernel_for,
@@ -55,6 +55,11 @@ cdef extern from "Python.h":
     PyThreadState *PyEval_SaveThread() noexcept nogil
     void PyEval_RestoreThread(PyThreadState *state) noexcept nogil
 
+
+cdef enum:
+    # Why a call can't even begin; beside DONE and the FAILED codes.
+    UNUSABLE = 11
+    BUSY = 12
 
 cdef enum:
     # Above this many bytes a call gives the GIL up at its start; below, when it first yields.
@@ -192,7 +197,7 @@ cdef class Engine:
                 self.table[number][i].plan = self.plan(number, row)
             self.choices[number] = len(rows)
 
-    cdef const Plan *choose(self, int collective, size_t nbytes) noexcept:
+    cdef const Plan *choose(self, int collective, size_t nbytes) noexcept nogil:
         cdef int i, last = self.choices[collective] - 1
         for i in range(last):
             if nbytes <= self.table[collective][i].up_to:
@@ -206,18 +211,33 @@ cdef class Engine:
 
     cdef int enter(self) except -1:
         """Before a call publishes anything: what is wrong here stays here (DESIGN rule 13)."""
-        if self.failure is not None or self.closed:
-            self.refuse()
+        cdef int status = self.enter_without_gil()
+        self.team.holds_gil = True
+        if status != DONE:
+            self.explain_refusal(status)
+        return 0
+
+    cdef int enter_without_gil(self) noexcept nogil:
+        cdef int status
+        if self.unusable:
+            return UNUSABLE
         if not try_lock(&self.team.busy):
+            return BUSY
+        self.team.thread_state = NULL
+        self.team.holds_gil = False
+        self.warned = False
+        status = attend_between_calls(&self.team)
+        if status != DONE:
+            unlock(&self.team.busy)
+        return status
+
+    cdef int explain_refusal(self, int status) except -1:
+        if status == UNUSABLE:
+            self.refuse()
+        if status == BUSY:
             raise Error("this communicator is in another collective already (a second thread, or "
                         "a signal handler that calls it): one call at a time")
-        self.team.thread_state = NULL
-        self.team.holds_gil = True
-        self.warned = False
-        if attend_between_calls(&self.team) == FAILED_EXCEPTION:
-            unlock(&self.team.busy)
-            raise self.attendant.take_failure()
-        return 0
+        raise self.attendant.take_failure()
 
     cdef void take_gil_back(self) noexcept:
         # A wait may have given it up: nothing of Python may be touched before this.
@@ -245,6 +265,7 @@ cdef class Engine:
 
     def fail(self, int status):
         """A call failed: poison our own word, so that nobody waits for us, and raise."""
+        self.unusable = True
         cdef Team *team = &self.team
         mine = describe_call(team.signature, team.nbytes)
         where = f"call {team.call}, {mine}"
@@ -282,6 +303,7 @@ cdef class Engine:
         if not self.closed and self.failure is None:
             self.poison(POISON_EXCEPTION, self.team.rank)
             self.failure = (Error, f"rank {self.team.rank} abandoned the communicator")
+            self.unusable = True
 
     # ------------------------------------------------------------------ the watch
 
@@ -417,8 +439,9 @@ cdef class Engine:
     def reserve_data(self):
         """Reserve the data regions and the streams now, not at first use. Collective."""
         cdef uint64_t signature = pack_signature(COLLECTIVE_RESERVE, _NO_OP, _NO_TYPE, 0, 0, 0, 0)
-        self.reserve(DATA_REGIONS, signature, 0)
-        self.reserve(STREAMS, signature, 0)
+        # Where the first could not be had the second is left for when a call needs it.
+        if self.reserve(DATA_REGIONS, signature, 0) == CARRIED_OUT:
+            self.reserve(STREAMS, signature, 0)
 
     cdef reserve_part(self, int part):
         if part == DATA_REGIONS:
@@ -510,6 +533,46 @@ cdef class Engine:
         self.finished(tally, start)
         return self.leave(status)
 
+    cdef int allreduce_nogil(self, const void *send, void *recv, size_t elements, int element_type,
+                             int op) except -1 nogil:
+        """Allreduce on raw pointers for other compiled code, called without the GIL.
+
+        ``element_type`` and ``op``: TYPE_ and OP_ numbers of ``smcoll.kernels``; ``send`` and
+        ``recv`` may be the same. USE_MPI where all ranks agree that it can't be done here.
+        """
+        cdef Operation operation
+        cdef Operands operands
+        cdef const Plan *plan
+        cdef uint64_t signature
+        cdef int status
+        operation.kernel = reduction_kernel_for(op, element_type, self.instruction_set)
+        if operation.kernel == NULL:
+            with gil:
+                raise MPI.Exception(MPI.ERR_OP)
+        self.fill_operands(&operands, <const char *> send, <char *> recv, elements,
+                           element_size(element_type), &operation, 0)
+        plan = self.choose(COLLECTIVE_ALLREDUCE, operands.nbytes)
+        signature = signature_of(COLLECTIVE_ALLREDUCE, op, element_type, plan, 0)
+        if not self.mapping.data_reserved and needs_data_regions(
+                &self.team, COLLECTIVE_ALLREDUCE, plan.algorithm, operands.nbytes):
+            with gil:
+                if self.have_data_regions(COLLECTIVE_ALLREDUCE, plan, operands.nbytes,
+                                          signature) == USE_MPI:
+                    return USE_MPI
+        status = self.enter_without_gil()
+        if status != DONE:
+            with gil:
+                self.explain_refusal(status)
+        self.tallies[COLLECTIVE_ALLREDUCE][plan.algorithm].calls += 1
+        self.tallies[COLLECTIVE_ALLREDUCE][plan.algorithm].nbytes += operands.nbytes
+        begin_call(&self.team, signature, operands.nbytes)
+        status = run_collective(&self.team, COLLECTIVE_ALLREDUCE, plan, &operands, NULL)
+        unlock(&self.team.busy)
+        if status != DONE:
+            with gil:
+                self.fail(status)
+        return CARRIED_OUT
+
     cdef int barrier_(self, const Plan *plan) except -1:
         cdef Operands operands
         operands.nbytes = 0
@@ -593,13 +656,13 @@ cdef class Engine:
         return &kept.plan
 
     cdef void fill_operands(self, Operands *operands, const char *send, char *recv,
-                            size_t elements, size_t element_size, const Operation *operation,
-                            int root) noexcept:
+                            size_t elements, size_t unit, const Operation *operation,
+                            int root) noexcept nogil:
         operands.send = send
         operands.recv = recv
         operands.elements = elements
-        operands.element_size = element_size
-        operands.nbytes = elements * element_size
+        operands.element_size = unit
+        operands.nbytes = elements * unit
         operands.operation = operation
         operands.root = root
         operands.sources = self.sources
@@ -834,7 +897,7 @@ cdef class Engine:
         cdef Status *status
         if self.closed:
             return
-        self.closed = True
+        self.closed = self.unusable = True
         if self.mapping.is_ours():
             status = status_of(&self.team.layout, self.team.base, self.team.rank)
             store_release(&status.left, 1)

@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t
 
 from smcoll.allgather cimport Gathering
-from smcoll.datatypes cimport Cursor, Runs
+from smcoll.cursor cimport Cursor, Runs
 from smcoll.engine cimport Engine
 
 

@@ -19,9 +19,8 @@ from smcoll.blocks cimport (
     parse_alltoallw, parse_gather, parse_gatherv, parse_scatter, parse_scatterv,
 )
 from smcoll.buffers cimport Message, Specification, parse, plain_array
-from smcoll.datatypes cimport (
-    Cursor, Runs, Typemap, copy_message, pack_next, start, typemap_of, unpack_next,
-)
+from smcoll.cursor cimport Cursor, Runs, copy_message, pack_next, start, unpack_next
+from smcoll.datatypes cimport Typemap, typemap_of
 from smcoll.engine cimport CARRIED_OUT, USE_MPI, Engine, stream_signature
 from smcoll.state cimport check_root, engine_of, own_mpi
 from smcoll.streams cimport Transfer
@@ -123,7 +122,7 @@ cdef class _Layouts:
         return NULL if self.typemaps is None else runs_of(self.typemaps[rank])
 
     cdef void place(self, Cursor *cursor, int rank):
-        cdef const Block *block = &self.blocks.block[rank]
+        cdef Block *block = &self.blocks.block[rank]
         start(cursor, block.address, self.runs(rank), block.nbytes)
 
 

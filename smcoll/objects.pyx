@@ -26,7 +26,7 @@ from smcoll.barrier cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_OBJECT_ALLGATHER, COLLECTIVE_OBJECT_ALLTOALL, COLLECTIVE_OBJECT_BCAST,
     COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_SCATTER,
 )
-from smcoll.datatypes cimport start
+from smcoll.cursor cimport start
 from smcoll.engine cimport USE_MPI, Engine, stream_signature
 from smcoll.movement cimport Gathered
 from smcoll.state cimport check_root, engine_of, own_mpi

@@ -18,7 +18,8 @@ from smcoll.barrier cimport (
     COLLECTIVE_SCAN,
 )
 from smcoll.buffers cimport Message, Specification, parse, plain_array
-from smcoll.datatypes cimport Cursor, Typemap, copy_message, start, typemap_of
+from smcoll.cursor cimport Cursor, copy_message, start
+from smcoll.datatypes cimport Typemap, typemap_of
 from smcoll.engine cimport CARRIED_OUT, USE_MPI, Engine, signature_of
 from smcoll.kernels cimport OPS, element_size
 from smcoll.movement cimport gather_counts

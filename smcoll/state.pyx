@@ -64,9 +64,10 @@ cdef class State:
         rows = [] if self.engine is None else self.engine.stats()
         for row in rows:
             if row["path"] == "MPI":
-                row["reason"] = ("its operation or element type has no kernel"
-                                 if not self.engine.data_refused else
-                                 "the data regions could not be reserved")
+                row["reason"] = (
+                    "shared memory could not be reserved"
+                    if self.engine.data_refused or self.engine.streams_refused else
+                    "its elements overlap, or do not fit a data region")
         rows += [{"collective": name, "algorithm": "MPI's own", "path": "MPI", "calls": calls,
                   "bytes": 0, "seconds": 0.0, "reason": self.reason}
                  for name, calls in self.mpi_calls.items()]

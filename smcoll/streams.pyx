@@ -29,7 +29,7 @@ from smcoll.atomics cimport load_acquire, store_release
 from smcoll.barrier cimport (
     AGAIN, DONE, FAILED_MISMATCH, Team, publish_length, reached, same_kind_of_call, wait_until,
 )
-from smcoll.datatypes cimport pack_next, unpack_next
+from smcoll.cursor cimport pack_next, unpack_next
 from smcoll.segment cimport Layout, Line, credit_word, stream_chunk, stream_line
 
 

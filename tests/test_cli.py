@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from smcoll import config, launch
+from smcoll.algos import ALGORITHMS
 from smcoll.cli import compare, output
 
 PROGRAM = """\
@@ -122,8 +123,9 @@ def test_info(tmp_path):
     assert facts["machine"]["shared_memory_total"] >= facts["machine"]["shared_memory_free"] > 0
     layout = facts["layout"]
     assert layout["total"] == layout["header"] + 4 * (
-        layout["control_per_rank"] + layout["banks"] * layout["segments"] * layout["segment_size"])
-    assert set(facts["algorithms"]) == {"barrier", "bcast", "reduce", "allreduce"}
+        layout["control_per_rank"] + layout["streams_per_rank"]
+        + layout["banks"] * layout["segments"] * layout["segment_size"])
+    assert set(facts["algorithms"]) == set(ALGORITHMS)
 
 
 def test_info_without_mpi_says_so():

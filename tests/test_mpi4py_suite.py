@@ -31,7 +31,7 @@ MODULES = {
     "communicators": "test_comm test_comm_topo test_group test_attributes test_op test_subclass",
 }
 # Made of calls that go through shared memory; the others use some by the way, or none.
-INTERCEPTED = {"buffers"}
+INTERCEPTED = ("buffers", "objects")
 
 DEADLINE = 200    # seconds for one run
 

@@ -63,17 +63,26 @@ CONFIGS = [
 
 @pytest.mark.parametrize("fields", CONFIGS)
 def test_memory_cost_is_linear(fields):
-    """total = header + ranks * (control + banks * segments * segment_size), in whole pages."""
+    """total = header + ranks * (control + streams + banks * segments * segment_size), in pages."""
     config = smcoll.Config(**fields)
     costs = {ranks: segment.memory_cost(config, ranks) for ranks in (2, 3, 16, 1000)}
-    per_rank = costs[3]["total"] - costs[2]["total"]
     data = config.banks * config.segments * config.segment_size
     for ranks, cost in costs.items():
         assert cost["data"] == ranks * data
-        assert cost["control_per_rank"] == per_rank - data
-        assert cost["total"] == costs[2]["total"] + (ranks - 2) * per_rank
-        assert cost["total"] == cost["header"] + cost["control"] + cost["data"]
-        assert all(cost[part] % PAGE == 0 for part in ("header", "control", "data"))
+        assert cost["control"] == ranks * costs[2]["control_per_rank"]
+        assert cost["streams"] == ranks * cost["streams_per_rank"]
+        parts = ("header", "control", "streams", "data")
+        assert cost["total"] == sum(cost[part] for part in parts)
+        assert all(cost[part] % PAGE == 0 for part in parts)
+
+
+def test_streams_keep_to_their_share():
+    """About stream_size per rank; beyond 64 ranks the smallest rings, of two pages, to each."""
+    for ranks in (2, 3, 16, 64):
+        streams = segment.memory_cost(smcoll.Config(stream_size="2M"), ranks)["streams_per_rank"]
+        cells = (ranks - 1) * 8 * 256 + ranks * 128
+        assert streams <= (2 << 20) + cells + PAGE
+    assert segment.memory_cost(smcoll.Config(), 1000)["streams_per_rank"] < 1000 * (2 * PAGE + 1024)
 
 
 @pytest.mark.mpi(2, 3, 5)
@@ -101,6 +110,11 @@ def test_size_reservation_and_end(comm_world, fields, eager):
     assert reserved == (cost["total"] if eager else cost["header"] + cost["control"])
     comm_world.Barrier()
     allreduce(comm, 100_000)
+    comm_world.Barrier()
+    reserved = segment_files()[0].st_blocks * 512
+    assert reserved == cost["total"] - (0 if eager else cost["streams"])
+    comm_world.Barrier()
+    comm.gather(None)
     comm_world.Barrier()
     assert segment_files()[0].st_blocks * 512 == cost["total"]
     comm_world.Barrier()

@@ -19,7 +19,7 @@ from .. import kernels, launch, node, select
 from ..segment import memory_cost
 from .output import write_json
 
-FORMULA = "page + ranks x (control + banks x segments x segment_size)"
+FORMULA = "page + ranks * (control + streams + banks * segments * segment_size)"
 
 
 def info_command(

@@ -1,0 +1,13 @@
+"""Builds residual.pyx against the installed smcoll: its .pxd files and its C headers."""
+
+import smcoll
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+setup(
+    name="residual",
+    ext_modules=cythonize([
+        Extension("residual", ["residual.pyx"], include_dirs=[smcoll.get_include()],
+                  extra_compile_args=["-std=gnu11"])
+    ]),
+)
