@@ -156,7 +156,8 @@ cdef inline int run_reduce(Team *team, const Plan *plan, const Operands *operand
     return reduce_fan_in(&call, plan.pipelined, plan.section_bytes)
 
 
-cdef inline int run_allreduce(Team *team, const Plan *plan, const Operands *operands) noexcept nogil:
+cdef inline int run_allreduce(Team *team, const Plan *plan,
+                              const Operands *operands) noexcept nogil:
     cdef Call call
     if is_inline(team, COLLECTIVE_ALLREDUCE, plan.algorithm, operands.nbytes):
         return allreduce_inline(team, operands.send, operands.recv, operands.nbytes,
@@ -186,7 +187,7 @@ cdef inline int run_allgather(Team *team, const Plan *plan, Gathering *blocks) n
 
 
 cdef inline int run_reduce_scatter(Team *team, const Plan *plan, const Operands *operands,
-                            const Blocks *blocks) noexcept nogil:
+                                   const Blocks *blocks) noexcept nogil:
     cdef Call call
     if is_inline(team, COLLECTIVE_REDUCE_SCATTER, plan.algorithm, operands.nbytes):
         return reduce_scatter_inline(team, operands.send, operands.recv, blocks,
@@ -196,7 +197,7 @@ cdef inline int run_reduce_scatter(Team *team, const Plan *plan, const Operands 
 
 
 cdef inline int run_scan(Team *team, const Plan *plan, const Operands *operands,
-                  bint exclusive) noexcept nogil:
+                         bint exclusive) noexcept nogil:
     cdef Call call
     if is_inline(team, COLLECTIVE_SCAN, plan.algorithm, operands.nbytes):
         return scan_inline(team, operands.send, operands.recv, operands.nbytes, operands.elements,

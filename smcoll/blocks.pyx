@@ -13,7 +13,7 @@ from mpi4py import MPI
 from libc.stdlib cimport calloc, free
 
 from smcoll.buffers cimport (
-    Message, Specification, entries, extent_of, is_contiguous, locate, parse, plain_array, split,
+    Message, Specification, entries, is_contiguous, locate, parse, parse_moved, plain_array, split,
 )
 
 cdef object IN_PLACE = MPI.IN_PLACE
@@ -185,7 +185,7 @@ cdef Sides gather_sides(blocks_parser parse_side, sendbuf, recvbuf, int root, in
         sides.recv_blocks = parse_side(recvbuf, True, size)
         sides.send_in_place = in_place(sendbuf)
     if not sides.send_in_place:
-        sides.send_message = parse(sendbuf, False)
+        sides.send_message = parse_moved(sendbuf, False)
     return sides
 
 
@@ -195,7 +195,7 @@ cdef Sides scatter_sides(blocks_parser parse_side, sendbuf, recvbuf, int root, i
         sides.send_blocks = parse_side(sendbuf, False, size)
         sides.recv_in_place = in_place(recvbuf)
     if not sides.recv_in_place:
-        sides.recv_message = parse(recvbuf, True)
+        sides.recv_message = parse_moved(recvbuf, True)
     return sides
 
 
@@ -204,7 +204,7 @@ cdef Sides allgather_sides(blocks_parser parse_side, sendbuf, recvbuf, int size)
     sides.recv_blocks = parse_side(recvbuf, True, size)
     sides.send_in_place = in_place(sendbuf)
     if not sides.send_in_place:
-        sides.send_message = parse(sendbuf, False)
+        sides.send_message = parse_moved(sendbuf, False)
     return sides
 
 

@@ -24,5 +24,6 @@ cdef Specification locate(object buffer, object kind, bint writable)
 cdef Py_ssize_t entries(Specification spec, Py_ssize_t length) except -1
 cdef Py_ssize_t extent_of(datatype, purpose) except? -1
 cdef Specification parse(object spec, bint writable, int blocks=*)
+cdef Specification parse_moved(object spec, bint writable)
 cdef bint is_contiguous(datatype) except -1
 cdef int code_of_type(datatype)

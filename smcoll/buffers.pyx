@@ -295,6 +295,19 @@ cdef Specification parse(object spec, bint writable, int blocks=1):
     return result
 
 
+cdef Specification parse_moved(object spec, bint writable):
+    """The same for data that are only moved: a plain array's datatype is not looked up."""
+    cdef Specification result
+    cdef Message plain
+    if not plain_array(spec, writable, &plain):
+        return parse(spec, writable)
+    result = Specification.__new__(Specification)
+    result.message = plain
+    result.contiguous = True
+    result.owner = spec
+    return result
+
+
 cdef bint is_contiguous(datatype) except -1:
     """Whether a predefined datatype has no holes; others are not asked."""
     return code_of_type(datatype) >= 0 or (

@@ -15,8 +15,8 @@ from mpi4py import MPI
 from smcoll.barrier cimport COLLECTIVE_BARRIER
 from smcoll.engine cimport Engine
 from smcoll.state cimport (
-    State, engine_of, installed_config, is_predefined, keyvals, new_state, own_mpi, set_installed_config,
-    settings_for, state_of,
+    State, engine_of, installed_config, is_predefined, keyvals, new_state, own_mpi,
+    set_installed_config, settings_for, state_of,
 )
 
 from smcoll.algos import ALGORITHMS, RADICES, STREAMED

@@ -17,7 +17,8 @@ cdef struct Cursor:
     size_t element, run, within
 
 
-cdef void start(Cursor *cursor, char *address, const Runs *runs, size_t nbytes) noexcept nogil
+cdef void start_cursor(Cursor *cursor, char *address, const Runs *runs,
+                       size_t nbytes) noexcept nogil
 cdef void pack_next(Cursor *cursor, char *out, size_t nbytes) noexcept nogil
 cdef void unpack_next(Cursor *cursor, const char *data, size_t nbytes) noexcept nogil
 cdef void copy_message(Cursor *source, Cursor *target, size_t nbytes) noexcept nogil

@@ -11,7 +11,8 @@ cdef enum:
     COPIED_AT_ONCE = 4096
 
 
-cdef void start(Cursor *cursor, char *address, const Runs *runs, size_t nbytes) noexcept nogil:
+cdef void start_cursor(Cursor *cursor, char *address, const Runs *runs,
+                       size_t nbytes) noexcept nogil:
     """At the beginning of a message of ``nbytes`` bytes (holes not counted)."""
     cursor.address = address
     cursor.runs = runs

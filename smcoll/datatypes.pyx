@@ -6,7 +6,7 @@ from mpi4py import MPI
 from libc.stdint cimport int64_t
 
 from smcoll.buffers cimport Specification, parse
-from smcoll.cursor cimport Cursor, Runs, pack_next, start, unpack_next
+from smcoll.cursor cimport Cursor, pack_next, start_cursor, unpack_next
 from smcoll.typemap import flatten
 
 # The object itself: install() may rebind the name.
@@ -80,8 +80,8 @@ def pack(buffer, count, datatype):
     cdef Typemap typemap = typemap_of(datatype)
     cdef Cursor cursor
     cdef bytearray packed = bytearray(spec.message.nbytes)
-    start(&cursor, spec.message.address, NULL if typemap is None else &typemap.runs,
-          spec.message.nbytes)
+    start_cursor(&cursor, spec.message.address, NULL if typemap is None else &typemap.runs,
+                 spec.message.nbytes)
     pack_next(&cursor, packed, spec.message.nbytes)
     return bytes(packed)
 
@@ -93,8 +93,8 @@ def unpack(data, buffer, count, datatype, size_t chunk=1 << 30):
     cdef Cursor cursor
     cdef const unsigned char[::1] view = bytes(data) + b"\0"
     cdef size_t at = 0, piece
-    start(&cursor, spec.message.address, NULL if typemap is None else &typemap.runs,
-          spec.message.nbytes)
+    start_cursor(&cursor, spec.message.address, NULL if typemap is None else &typemap.runs,
+                 spec.message.nbytes)
     while at < spec.message.nbytes:
         piece = min(chunk, spec.message.nbytes - at)
         unpack_next(&cursor, <const char *> &view[at], piece)

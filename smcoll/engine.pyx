@@ -30,7 +30,7 @@ from smcoll.barrier cimport (
     pack_signature, wait_flag,
 )
 from smcoll.buffers cimport Specification, parse
-from smcoll.cursor cimport start
+from smcoll.cursor cimport start_cursor
 from smcoll.inline cimport allreduce_inline
 from smcoll.kernels cimport (
     OP_MIN, TYPE_INT64, Operation, element_size, reduction_kernel, reduction_kernel_for,
@@ -709,7 +709,7 @@ cdef class Engine:
         cdef bytes memory = PyBytes_FromStringAndSize(NULL, message.nbytes)
         grown[message.peer] = memory
         message.room = message.nbytes
-        start(&message.cursor, PyBytes_AS_STRING(memory), NULL, message.nbytes)
+        start_cursor(&message.cursor, PyBytes_AS_STRING(memory), NULL, message.nbytes)
 
     # ------------------------------------------------------------------ one call, one algorithm
 

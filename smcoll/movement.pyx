@@ -6,10 +6,9 @@ through shared memory: the layout is a local property and may not select another
 
 from mpi4py import MPI
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
-from smcoll.allgather cimport Gathering
 from smcoll.barrier cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLTOALL, COLLECTIVE_BCAST, COLLECTIVE_GATHER,
     COLLECTIVE_SCATTER,
@@ -19,7 +18,7 @@ from smcoll.blocks cimport (
     parse_alltoallw, parse_gather, parse_gatherv, parse_scatter, parse_scatterv,
 )
 from smcoll.buffers cimport Message, Specification, parse, plain_array
-from smcoll.cursor cimport Cursor, Runs, copy_message, pack_next, start, unpack_next
+from smcoll.cursor cimport Cursor, Runs, copy_message, pack_next, start_cursor, unpack_next
 from smcoll.datatypes cimport Typemap, typemap_of
 from smcoll.engine cimport CARRIED_OUT, USE_MPI, Engine, stream_signature
 from smcoll.state cimport check_root, engine_of, own_mpi
@@ -123,7 +122,7 @@ cdef class _Layouts:
 
     cdef void place(self, Cursor *cursor, int rank):
         cdef Block *block = &self.blocks.block[rank]
-        start(cursor, block.address, self.runs(rank), block.nbytes)
+        start_cursor(cursor, block.address, self.runs(rank), block.nbytes)
 
 
 cdef inline const Runs *runs_of(Typemap typemap):
@@ -138,7 +137,7 @@ cdef void outgoing(Transfer *message, int peer, char *address, size_t nbytes, co
     message.peer = peer
     message.nbytes = nbytes
     message.behind = NULL
-    start(&message.cursor, address, runs, nbytes)
+    start_cursor(&message.cursor, address, runs, nbytes)
 
 
 cdef void incoming(Transfer *message, int peer, char *address, size_t room, const Runs *runs):
@@ -146,7 +145,7 @@ cdef void incoming(Transfer *message, int peer, char *address, size_t room, cons
     message.room = room
     message.grows = False
     message.behind = NULL
-    start(&message.cursor, address, runs, room)
+    start_cursor(&message.cursor, address, runs, room)
 
 
 cdef int copy_own(Cursor *source, Cursor *target):
@@ -171,7 +170,7 @@ cdef int broadcast(Engine engine, Specification spec, int root) except -1:
     # Packed bytes go the way that contiguous ones would.
     cdef Cursor cursor
     cdef bytearray packed = bytearray(max(message.nbytes, 1))
-    start(&cursor, message.address, &typemap.runs, message.nbytes)
+    start_cursor(&cursor, message.address, &typemap.runs, message.nbytes)
     if engine.team.rank == root:
         pack_next(&cursor, packed, message.nbytes)
     cdef int path = engine.bcast_(packed, message.nbytes, root,
@@ -212,8 +211,8 @@ cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, blockin
                      layouts.blocks.block[rank].nbytes, layouts.runs(rank))
             receives += 1
     if not sides.send_in_place:
-        start(&own, sides.send_message.message.address, runs_of(typemap),
-              sides.send_message.message.nbytes)
+        start_cursor(&own, sides.send_message.message.address, runs_of(typemap),
+                     sides.send_message.message.nbytes)
         layouts.place(&place, mine)
         truncated = copy_own(&own, &place)
     truncated += engine.exchange_(COLLECTIVE_GATHER, root, 0, receives, layouts.blocks.total, None)
@@ -255,8 +254,8 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, blocki
     engine.exchange_(COLLECTIVE_SCATTER, root, sends, 0, layouts.blocks.total, None)
     if not sides.recv_in_place:
         layouts.place(&own, mine)
-        start(&place, sides.recv_message.message.address, runs_of(typemap),
-              sides.recv_message.message.nbytes)
+        start_cursor(&place, sides.recv_message.message.address, runs_of(typemap),
+                     sides.recv_message.message.nbytes)
         check_truncated(copy_own(&own, &place))
 
 
@@ -351,11 +350,11 @@ cdef class Gathered:
     cdef void room(self, int rank, char *address, size_t nbytes, const Runs *runs):
         self.block[rank] = nbytes
         self.all.longest = max(self.all.longest, nbytes)
-        start(&self.cursors[rank], address, runs, nbytes)
+        start_cursor(&self.cursors[rank], address, runs, nbytes)
 
     cdef void contribute(self, char *address, size_t nbytes, const Runs *runs):
         self.all.send_bytes = nbytes
-        start(&self.all.send, address, runs, nbytes)
+        start_cursor(&self.all.send, address, runs, nbytes)
 
 
 cdef list gather_counts(Engine engine, int64_t mine):

@@ -7,8 +7,6 @@ a fixed size, which holds the object if it is short and else its length, so that
 what follows.
 """
 
-from operator import index
-
 import numpy
 from mpi4py import MPI
 
@@ -19,14 +17,15 @@ from cpython.complex cimport PyComplex_CheckExact
 from cpython.float cimport PyFloat_CheckExact
 from cpython.long cimport PyLong_CheckExact
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memset
 
 from smcoll.barrier cimport (
-    COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_OBJECT_ALLGATHER, COLLECTIVE_OBJECT_ALLTOALL, COLLECTIVE_OBJECT_BCAST,
+    COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_OBJECT_ALLGATHER,
+    COLLECTIVE_OBJECT_ALLTOALL, COLLECTIVE_OBJECT_BCAST,
     COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_SCATTER,
 )
-from smcoll.cursor cimport start
+from smcoll.cursor cimport start_cursor
 from smcoll.engine cimport USE_MPI, Engine, stream_signature
 from smcoll.movement cimport Gathered
 from smcoll.state cimport check_root, engine_of, own_mpi
@@ -270,7 +269,7 @@ cdef void send_packet(Transfer *message, int peer, bytes packet):
     message.peer = peer
     message.nbytes = PyBytes_GET_SIZE(packet)
     message.behind = NULL
-    start(&message.cursor, PyBytes_AS_STRING(packet), NULL, message.nbytes)
+    start_cursor(&message.cursor, PyBytes_AS_STRING(packet), NULL, message.nbytes)
 
 
 cdef void receive_packet(Transfer *message, int peer):
@@ -278,7 +277,7 @@ cdef void receive_packet(Transfer *message, int peer):
     message.room = 0
     message.grows = True
     message.behind = NULL
-    start(&message.cursor, NULL, NULL, 0)
+    start_cursor(&message.cursor, NULL, NULL, 0)
 
 
 cdef list gather_objects(Engine engine, value, int root):

@@ -9,7 +9,7 @@ all ranks: operation, datatype and count.
 import numpy
 from mpi4py import MPI
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
 from smcoll.algos cimport Operands, Plan
@@ -18,13 +18,13 @@ from smcoll.barrier cimport (
     COLLECTIVE_SCAN,
 )
 from smcoll.buffers cimport Message, Specification, parse, plain_array
-from smcoll.cursor cimport Cursor, copy_message, start
+from smcoll.cursor cimport Cursor, copy_message, start_cursor
 from smcoll.datatypes cimport Typemap, typemap_of
 from smcoll.engine cimport CARRIED_OUT, USE_MPI, Engine, signature_of
 from smcoll.kernels cimport OPS, element_size
 from smcoll.movement cimport gather_counts
 from smcoll.operations cimport NO_OP, LocalReduction, code_of_op, mpi_takes
-from smcoll.reduce_scatter cimport Blocks, piece_of_block
+from smcoll.reduce_scatter cimport Blocks
 from smcoll.state cimport check_root, engine_of, own_mpi
 
 cdef object IN_PLACE = MPI.IN_PLACE
@@ -56,6 +56,18 @@ cdef inline bint plain_pair(sendbuf, recvbuf, int op_code, Message *send, Messag
     return in_place(sendbuf) or (
         plain_array(sendbuf, False, send) and send.numpy_type == recv.numpy_type
         and send.count == recv.count)
+
+
+# The same for a vector of as many equal blocks as ranks; in place the vector is where it ends.
+cdef inline bint plain_blocks(sendbuf, recvbuf, int op_code, int ranks, Message *send,
+                              Message *recv):
+    if not plain_array(recvbuf, True, recv) or not known(op_code, recv):
+        return False
+    send[0] = recv[0]
+    if in_place(sendbuf):
+        return send.count % <size_t> ranks == 0
+    return (plain_array(sendbuf, False, send) and send.numpy_type == recv.numpy_type
+            and send.count == recv.count * <size_t> ranks)
 
 
 class Reductions:
@@ -119,12 +131,17 @@ class Reductions:
         """Reduce a vector of equal blocks; rank r gets block r."""
         cdef Engine engine = engine_of(self)
         cdef Specification send, recv
+        cdef Message plain_send, plain_recv
         cdef int op_code, size
         if engine is None:
             own_mpi(self, "reduce_scatter")
             return MPI.Comm.Reduce_scatter_block(self, sendbuf, recvbuf, op)
         op_code = code_of_op(op)
         size = engine.team.size
+        if plain_blocks(sendbuf, recvbuf, op_code, size, &plain_send, &plain_recv):
+            if reduce_equal_blocks(engine, &plain_send, plain_recv.address, op_code,
+                                   in_place(sendbuf)) == CARRIED_OUT:
+                return
         if in_place(sendbuf):
             send = recv = parse(recvbuf, True, size)
         else:
@@ -133,6 +150,7 @@ class Reductions:
             check_types(send, recv)
             check_counts(send.count, recv.count)
         scatter_reduction(self, engine, send, recv, [recv.count] * size, op, op_code, send is recv,
+                          recvbuf,
                           lambda: MPI.Comm.Ireduce_scatter_block(self, sendbuf, recvbuf, op))
 
     def Reduce_scatter(self, sendbuf, recvbuf, recvcounts=None, op=MPI.SUM):
@@ -160,6 +178,7 @@ class Reductions:
             raise ValueError(f"mismatch in receive count {recv.count} and "
                              f"counts[{engine.team.rank}] {counts[engine.team.rank]}")
         scatter_reduction(self, engine, send, recv, counts, op, op_code, send is recv,
+                          recvbuf,
                           lambda: MPI.Comm.Ireduce_scatter(self, sendbuf, recvbuf, counts, op))
 
 
@@ -227,10 +246,18 @@ cdef symmetric(comm, Engine engine, int collective, sendbuf, recvbuf, op, int op
 
 cdef scan(comm, int collective, sendbuf, recvbuf, op, blocking, nonblocking):
     cdef Engine engine = engine_of(comm)
+    cdef Message send, recv
+    cdef int op_code
     if engine is None:
         own_mpi(comm, _NAMES[collective])
         return blocking(comm, sendbuf, recvbuf, op)
-    symmetric(comm, engine, collective, sendbuf, recvbuf, op, code_of_op(op), nonblocking)
+    op_code = code_of_op(op)
+    if plain_pair(sendbuf, recvbuf, op_code, &send, &recv):
+        if engine.reduction_(collective, send.address, recv.address, recv.count,
+                             recv.element_type, op_code, 0, engine.choose(collective, recv.nbytes)
+                             ) == CARRIED_OUT:
+            return
+    symmetric(comm, engine, collective, sendbuf, recvbuf, op, op_code, nonblocking)
 
 
 cdef reduce_parsed(comm, Engine engine, int collective, Specification send, Specification recv,
@@ -297,8 +324,8 @@ cdef class _Staged:
     cdef copy(self, char *source, char *target, size_t count):
         cdef Cursor one, other
         cdef size_t nbytes = count * self.typemap.runs.size
-        start(&one, source, &self.typemap.runs, nbytes)
-        start(&other, target, &self.typemap.runs, nbytes)
+        start_cursor(&one, source, &self.typemap.runs, nbytes)
+        start_cursor(&other, target, &self.typemap.runs, nbytes)
         copy_message(&one, &other, nbytes)
 
     cdef unpack(self, size_t count):
@@ -306,8 +333,31 @@ cdef class _Staged:
             self.copy(self.recv, self.result.message.address, count)
 
 
+cdef int reduce_equal_blocks(Engine engine, Message *send, char *recv, int op_code,
+                             bint in_place) except -1:
+    """Reduce_scatter_block by a kernel."""
+    cdef Blocks blocks
+    cdef int rank, path
+    cdef size_t nbytes = send.nbytes // <size_t> engine.team.size
+    cdef size_t *begin = <size_t *> malloc((engine.team.size + 1) * sizeof(size_t))
+    if begin == NULL:
+        raise MemoryError
+    for rank in range(engine.team.size + 1):
+        begin[rank] = rank * nbytes
+    blocks.begin = begin
+    blocks.longest = nbytes
+    blocks.in_place = in_place
+    try:
+        path = engine.reduce_scatter_(
+            send.address, recv, &blocks, send.element_type, op_code,
+            engine.choose(COLLECTIVE_REDUCE_SCATTER, send.nbytes))
+    finally:
+        free(begin)
+    return path
+
+
 cdef scatter_reduction(comm, Engine engine, Specification send, Specification recv, list counts,
-                       op, int op_code, bint in_place, nonblocking):
+                       op, int op_code, bint in_place, original, nonblocking):
     """Rank r gets the reduction of its ``counts[r]`` elements of the vector."""
     cdef Operands operands
     cdef Blocks blocks
@@ -319,7 +369,7 @@ cdef scatter_reduction(comm, Engine engine, Specification send, Specification re
     cdef int rank, path = USE_MPI
     cdef int64_t total = sum(counts)
     mpi_takes(op, send.datatype)
-    if have_kernel(engine, op_code, send, None):
+    if have_kernel(engine, op_code, send, original):
         unit = element_size(send.message.element_type)
         plan = engine.choose(COLLECTIVE_REDUCE_SCATTER, total * unit)
     else:

@@ -4,6 +4,7 @@ from smcoll.pipeline cimport Call
 
 
 cdef int scan_inline(Team *team, const char *send, char *recv, size_t nbytes, size_t elements,
-                     const Operation *operation, bint exclusive, const void **sources) noexcept nogil
+                     const Operation *operation, bint exclusive,
+                     const void **sources) noexcept nogil
 cdef int scan_direct(Call *call, bint exclusive, bint pipelined,
                      size_t section_bytes) noexcept nogil

@@ -1,8 +1,8 @@
 """The shared mapping of one communicator on one node (Graham & Shipman 2008, section 3).
 
-``header | rank 0: control pages, streams, data regions | rank 1: ... | ...``: all that a rank owns is one
-contiguous range of whole pages, which it reserves and touches first itself, so that the pages lie
-on its NUMA node. A rank writes only its own range and may read all others.
+``header | rank 0: control pages, streams, data regions | rank 1: ... | ...``: all that a rank owns
+is one contiguous range of whole pages, which it reserves and touches first itself, so that the
+pages lie on its NUMA node. A rank writes only its own range and may read all others.
 
 Nothing here knows MPI: who creates, who attaches and that all agree is the caller's business
 (``smcoll.establish``).

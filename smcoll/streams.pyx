@@ -23,7 +23,6 @@ call has the same message, and which therefore reads it.
 """
 
 from libc.stdint cimport uint64_t
-from libc.string cimport memcpy
 
 from smcoll.atomics cimport load_acquire, store_release
 from smcoll.barrier cimport (
@@ -144,7 +143,7 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
                                  stream.received + 1)
             piece = piece_of(team, message.nbytes - message.done)
         if message.behind != NULL and message.behind.done < min(message.done + piece,
-                                                                 message.behind.nbytes):
+                                                                message.behind.nbytes):
             return AGAIN
         # What does not fit is read all the same: the stream goes on with the next message.
         wanted = 0
@@ -186,6 +185,7 @@ cdef bint something_moves(void *context) noexcept nogil:
     cdef Team *team = exchange.team
     cdef Transfer *message
     cdef Stream *stream
+    cdef Line *line
     cdef int i, awaited = -1
     for i in range(exchange.receives):
         message = &exchange.incoming[i]
@@ -194,9 +194,10 @@ cdef bint something_moves(void *context) noexcept nogil:
         stream = &exchange.streams[message.peer]
         # In place, a full cell may have to wait until our own message is out of its way; that one
         # is unfinished then and counts below.
-        if (message.behind == NULL or message.behind.finished or message.behind.done > message.done
-                ) and reached(&stream_line(&team.layout, team.base, message.peer, team.rank,
-                                           stream.received + 1).flag, stream.received + 1):
+        line = stream_line(&team.layout, team.base, message.peer, team.rank, stream.received + 1)
+        if reached(&line.flag, stream.received + 1) and (
+                message.behind == NULL or message.behind.finished
+                or message.behind.done > message.done):
             return True
         if awaited < 0:
             awaited = message.peer

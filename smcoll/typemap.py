@@ -25,7 +25,8 @@ def _runs_of(datatype, combiner, basetype, given) -> Runs:
         return flatten(basetype)
     if combiner == "STRUCT":
         parts = [_repeated(_block(*part[:2]), [part[2]]) for part in
-                 zip(given["datatypes"], given["blocklengths"], given["displacements"])]
+                 zip(given["datatypes"], given["blocklengths"], given["displacements"],
+                     strict=True)]
         return _concatenated(parts)
     if combiner == "SUBARRAY":
         return _subarray(basetype, given)
@@ -63,7 +64,7 @@ def _block(basetype, count) -> Runs:
 
 
 def _subarray(basetype, given) -> Runs:
-    dimensions = list(zip(given["sizes"], given["subsizes"], given["starts"]))
+    dimensions = list(zip(given["sizes"], given["subsizes"], given["starts"], strict=True))
     if given["order"] == MPI.ORDER_C:
         dimensions.reverse()
     runs, stride = flatten(basetype), basetype.Get_extent()[1]

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 from mpi4py import MPI
+
 from smcoll import datatypes
 
 pytestmark = pytest.mark.mpi(1)
@@ -53,7 +54,8 @@ def draw(rng, depth):
     if kind == 8 and extent > 0:
         sizes = [rng.randrange(1, 5) for _ in range(rng.randrange(1, 4))]
         subsizes = [rng.randrange(1, size + 1) for size in sizes]
-        starts = [rng.randrange(size - sub + 1) for size, sub in zip(sizes, subsizes)]
+        starts = [rng.randrange(size - sub + 1) for size, sub in
+                  zip(sizes, subsizes, strict=True)]
         return base.Create_subarray(sizes, subsizes, starts,
                                     rng.choice([MPI.ORDER_C, MPI.ORDER_FORTRAN]))
     if kind == 9:

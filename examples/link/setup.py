@@ -1,8 +1,9 @@
 """Builds residual.pyx against the installed smcoll: its .pxd files and its C headers."""
 
-import smcoll
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+
+import smcoll
 
 setup(
     name="residual",
