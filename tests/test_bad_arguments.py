@@ -1,0 +1,176 @@
+"""Bad arguments raise what mpi4py raises, on every collective; the communicator works afterwards."""
+
+import numpy as np
+import pytest
+import smcoll
+from mpi4py import MPI
+
+SYMMETRIC = ("Allreduce", "Scan", "Exscan", "Reduce_scatter_block", "Allgather", "Alltoall",
+             "Allgatherv", "Alltoallv", "Reduce_scatter")
+ROOTED = ("Gather", "Gatherv", "Scatter", "Scatterv", "Reduce")
+
+
+def good(size):
+    return np.zeros(4 * size)
+
+
+def frozen():
+    array = np.zeros(8)
+    array.flags.writeable = False
+    return array
+
+
+# Each gives the bad argument; it replaces the send or the receive buffer.
+BAD = {
+    "a scalar": lambda size: 5,
+    "None for a buffer": lambda size: [None, 3, MPI.DOUBLE],
+    "text": lambda size: "text",
+    "not contiguous": lambda size: np.zeros((4, 2 * size))[:, ::2],
+    "big-endian": lambda size: np.zeros(4 * size, ">f8"),
+    "a structured type": lambda size: np.zeros(4 * size, [("a", "i"), ("b", "f")]),
+    "objects": lambda size: np.zeros(4 * size, object),
+    "an unknown type": lambda size: [np.zeros(4 * size), "no-such-type"],
+    "too many items": lambda size: [np.zeros(4 * size), 1, 1, MPI.DOUBLE, 1],
+    "too few items": lambda size: [np.zeros(4 * size)],
+    "a negative count": lambda size: [np.zeros(4 * size), -1, MPI.DOUBLE],
+    "a count that is no number": lambda size: [np.zeros(4 * size), "x", MPI.DOUBLE],
+    "a negative displacement": lambda size: [np.zeros(4 * size), (1, -1), MPI.DOUBLE],
+    "a part of an element": lambda size: [np.zeros(13, "b"), MPI.DOUBLE],
+}
+# mpi4py hands these to MPI where counts are vectors; MPI then aborts or reads from address 0.
+UNCHECKED = ("a negative count", "None for a buffer", "a negative displacement")
+RECEIVE_ONLY = {"read-only": lambda size: frozen(), "bytes": lambda size: b"12345678" * size}
+VECTORS = {
+    "too few counts": lambda size: [np.zeros(4 * size), [1] * (size - 1)],
+    "too many counts": lambda size: [np.zeros(4 * size), [1] * (size + 1)],
+    "counts that are no numbers": lambda size: [np.zeros(4 * size), ["x"] * size],
+    "too few displacements": lambda size: [np.zeros(4 * size), ([1] * size, [0] * (size - 1))],
+}
+
+
+def raised(call):
+    """The type of what a call raises, and the error class where MPI raises it; None if nothing."""
+    try:
+        call()
+    except MPI.Exception as error:
+        return MPI.Exception, error.Get_error_class()
+    except Exception as error:
+        return (type(error),)
+    return None
+
+
+@pytest.fixture
+def pair(comm_world):
+    plain = comm_world.Dup()
+    with smcoll.Comm(comm_world) as ours:
+        yield plain, ours
+        total = np.zeros(1)
+        ours.Allreduce(np.ones(1), total)
+        assert total[0] == ours.size
+        assert ours.gather(ours.rank, 0) == (list(range(ours.size)) if ours.rank == 0 else None)
+    plain.Free()
+
+
+def check(pair, what, call):
+    """mpi4py's own call first: what raises there before it communicates must raise here too."""
+    plain, ours = pair
+    expected = raised(lambda: call(plain))
+    if expected is None:
+        return
+    assert raised(lambda: call(ours)) == expected, what
+
+
+@pytest.mark.mpi(2, 3)
+@pytest.mark.parametrize("side", ["send", "receive"])
+@pytest.mark.parametrize("method", SYMMETRIC)
+def test_every_rank_has_a_bad_buffer(pair, method, side):
+    size = pair[0].size
+    bad = dict(BAD)
+    if side == "receive":
+        bad |= RECEIVE_ONLY
+    if method.endswith("v"):
+        bad |= VECTORS
+    for what, argument in bad.items():
+        if method.endswith("v") and what in UNCHECKED:
+            continue
+        buffers = [good(size), good(size)]
+        buffers[side == "receive"] = argument(size)
+        check(pair, f"{method}: {what}", lambda comm, b=buffers: getattr(comm, method)(*b))
+
+
+@pytest.mark.mpi(2, 3)
+@pytest.mark.parametrize("method", ROOTED)
+def test_the_root_has_a_bad_buffer(pair, method):
+    """Every rank is the root of nobody else: the others must not be left waiting, so all call it
+    with a bad argument of their own."""
+    size, rank = pair[0].size, pair[0].rank
+    gathers = method.startswith(("Gather", "Reduce"))
+    for what, argument in BAD.items():
+        if method.endswith("v") and what in UNCHECKED:
+            continue
+
+        def call(comm, argument=argument):
+            bad = argument(size)
+            at_root = rank == 0
+            if gathers:
+                getattr(comm, method)(good(size) if at_root else bad, bad if at_root else None,
+                                      root=0)
+            else:
+                getattr(comm, method)(bad if at_root else None, good(size) if at_root else bad,
+                                      root=0)
+        check(pair, f"{method}: {what}", call)
+
+
+@pytest.mark.mpi(2, 3)
+@pytest.mark.parametrize("method", [*ROOTED, "Bcast"])
+def test_a_root_that_is_no_rank(pair, method):
+    size = pair[0].size
+    for root in (-1, size, 1 << 20):
+        def call(comm, root=root):
+            if method == "Bcast":
+                comm.Bcast(good(size), root)
+            else:
+                getattr(comm, method)(good(size), good(size), root=root)
+        plain, ours = pair
+        assert raised(lambda: call(ours)) == (MPI.Exception, MPI.ERR_ROOT)
+
+
+@pytest.mark.mpi(2, 3)
+@pytest.mark.parametrize("method", ["Allreduce", "Scan", "Exscan", "Reduce_scatter_block"])
+def test_operations_that_mpi_refuses_for_the_type(pair, method):
+    size = pair[0].size
+    for typecode, operation in (("D", MPI.MAX), ("d", MPI.BAND), ("d", MPI.MAXLOC),
+                                ("q", MPI.OP_NULL)):
+        received = np.zeros(2 if method == "Reduce_scatter_block" else 2 * size, typecode)
+        expected = raised(lambda t=typecode, o=operation: MPI.COMM_SELF.Allreduce(
+            np.zeros(1, t), np.zeros(1, t), o))
+        got = raised(lambda r=received, t=typecode, o=operation: getattr(pair[1], method)(
+            np.zeros(2 * size, t), r, o))
+        assert got == expected and got is not None
+
+
+@pytest.mark.mpi(2, 3)
+def test_mismatched_counts_and_types_of_a_reduction(pair):
+    size = pair[0].size
+    for method in ("Allreduce", "Scan", "Exscan", "Reduce_scatter_block"):
+        check(pair, f"{method}: counts", lambda comm, m=method: getattr(comm, m)(
+            np.zeros(2 * size), np.zeros(3)))
+        check(pair, f"{method}: types", lambda comm, m=method: getattr(comm, m)(
+            np.zeros(2 * size), np.zeros(2 * size, "f")))
+    check(pair, "counts", lambda comm: comm.Reduce_scatter(
+        np.zeros(2 * size), np.zeros(2), [3] * size))
+    check(pair, "counts", lambda comm: comm.Reduce_scatter(
+        np.zeros(2 * size), np.zeros(2), [2] * (size + 1)))
+    check(pair, "operation", lambda comm: comm.Allreduce(good(size), good(size), 3))
+
+
+@pytest.mark.mpi(2)
+def test_a_freed_communicator(comm_world):
+    ours = smcoll.Comm(comm_world)
+    ours.Barrier()
+    ours.Free()
+    for call in (lambda: ours.Gather(np.zeros(1), np.zeros(2)), lambda: ours.Alltoall(
+            np.zeros(2), np.zeros(2)), lambda: ours.allgather(1), lambda: ours.Scan(
+            np.zeros(1), np.zeros(1)), ours.Barrier):
+        with pytest.raises(MPI.Exception):
+            call()
