@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 PAGE = os.sysconf("SC_PAGESIZE")
 MAX_BANKS = 8
@@ -147,6 +148,10 @@ class Config:
     verbose: bool = _setting(
         False, _boolean, "", "one line on stderr for each communicator, and statistics at exit")
     disable: bool = _setting(False, _boolean, "", "everything goes to MPI")
+
+    if TYPE_CHECKING:
+        # Texts as in the environment are taken, too: segment_size="32K".
+        def __init__(self, **fields: float | str | bool) -> None: ...
 
     def __post_init__(self):
         for entry in fields(self):

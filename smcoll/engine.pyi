@@ -2,16 +2,19 @@ from typing import Any
 
 from mpi4py import MPI
 from mpi4py.typing import BufSpec
+from typing_extensions import Self, disjoint_base
 
 from .config import Config
 from .select import Decision
 
 def describe_call(signature: int, nbytes: int) -> str: ...
 
+@disjoint_base
 class Engine:
     config: Config
     decisions: dict[str, list[Decision]]
     data_refused: bool
+    streams_refused: bool
     closed: bool
     @property
     def rank(self) -> int: ...
@@ -26,9 +29,11 @@ class Engine:
     @property
     def segment_name(self) -> str: ...
     @property
+    def stream_chunk(self) -> int: ...
+    @property
     def calls(self) -> int: ...
-    def __init__(self, mapping: Any, config: Config, rank: int, size: int, oversubscribed: bool,
-                 instruction_set: int, poke: Any, budget: Any, start: int = ...) -> None: ...
+    def __new__(cls, mapping: Any, config: Config, rank: int, size: int, oversubscribed: bool,
+                 instruction_set: int, poke: Any, budget: Any, start: int = ...) -> Self: ...
     def use(self, decisions: dict[str, list[Decision]]) -> None: ...
     def reserve_data(self) -> None: ...
     def barrier(self, algorithm: str | None = ..., fan_in: int | None = ...,
