@@ -51,9 +51,8 @@ cdef class Engine:
     cdef list unfinished       # requests of MPI calls that were interrupted
     cdef const void **sources
     cdef uint64_t start        # where all counters began
-    cdef Stream *streams       # one per rank, once the streams are reserved,
-    cdef Transfer *outgoing    # and room for the messages of one call
-    cdef Transfer *incoming
+    cdef Stream *streams       # one per rank, once the streams are reserved
+    cdef bint continues        # the next call is a later stage of one that the peers are in
     cdef Choice table[COLLECTIVES][MAX_CHOICES]
     cdef int choices[COLLECTIVES]
     cdef Tally tallies[COLLECTIVES][MAX_ALGORITHMS]
@@ -81,6 +80,7 @@ cdef class Engine:
                             int root) noexcept nogil
     cdef int enter(self) except -1
     cdef int enter_without_gil(self) noexcept nogil
+    cdef int leave_for_good(self, int status) except -1
     cdef int explain_refusal(self, int status) except -1
     cdef int allreduce_nogil(self, const void *send, void *recv, size_t elements, int element_type,
                              int op) except -1 nogil
@@ -91,11 +91,12 @@ cdef class Engine:
                                uint64_t signature) except -1
     cdef int have_streams(self, uint64_t signature) except -1
     cdef reserve_part(self, int part)
+    cdef reserve_mine(self, int part, size_t wanted)
     cdef int reserve(self, int part, uint64_t signature, uint64_t nbytes) except -1
     cdef int carry_out(self, int collective, uint64_t signature, const Operands *operands,
                        const Plan *plan, void *details) except -1
-    cdef int exchange_(self, int collective, int root, int sends, int receives,
-                       size_t nbytes, list grown) except -1
+    cdef int exchange_(self, int collective, int root, Transfer *outgoing, int sends,
+                       Transfer *incoming, int receives, size_t nbytes, list grown) except -1
     cdef place(self, Transfer *message, list grown)
     cdef int barrier_(self, const Plan *plan) except -1
     cdef int bcast_(self, char *buffer, size_t nbytes, int root, const Plan *plan,

@@ -83,7 +83,8 @@ _REDUCTIONS = (COLLECTIVE_REDUCE, COLLECTIVE_ALLREDUCE, COLLECTIVE_REDUCE_SCATTE
 _ROOTED = (COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_GATHER, COLLECTIVE_SCATTER,
            COLLECTIVE_OBJECT_BCAST, COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_SCATTER)
 # Their lengths are agreed, and compared.
-_MEASURED = (*_REDUCTIONS, COLLECTIVE_BCAST, COLLECTIVE_ALLGATHER)
+_MEASURED = (*_REDUCTIONS, COLLECTIVE_BCAST, COLLECTIVE_ALLGATHER, COLLECTIVE_OBJECT_BCAST,
+             COLLECTIVE_OBJECT_ALLGATHER)
 _OP_TITLES = {code: name for name, code in kernels.OPERATIONS.items()}
 _TYPE_TITLES = {code: name for name, code in kernels.ELEMENT_TYPES.items()}
 _NO_OP = 31
@@ -162,8 +163,6 @@ cdef class Engine:
     def __dealloc__(self):
         free(self.sources)
         free(self.streams)
-        free(self.outgoing)
-        free(self.incoming)
 
     # ------------------------------------------------------------------ set-up
 
@@ -212,9 +211,9 @@ cdef class Engine:
     cdef int enter(self) except -1:
         """Before a call publishes anything: what is wrong here stays here (DESIGN rule 13)."""
         cdef int status = self.enter_without_gil()
-        self.team.holds_gil = True
         if status != DONE:
             self.explain_refusal(status)
+        self.team.holds_gil = True
         return 0
 
     cdef int enter_without_gil(self) noexcept nogil:
@@ -226,6 +225,10 @@ cdef class Engine:
         self.team.thread_state = NULL
         self.team.holds_gil = False
         self.warned = False
+        if self.continues:
+            # A signal's exception here would look local, but the peers are in this stage already.
+            self.continues = False
+            return DONE
         status = attend_between_calls(&self.team)
         if status != DONE:
             unlock(&self.team.busy)
@@ -247,9 +250,19 @@ cdef class Engine:
 
     cdef int leave(self, int status) except -1:
         self.take_gil_back()
+        if self.closed:
+            return self.leave_for_good(status)
         unlock(&self.team.busy)
         if status != DONE:
             self.fail(status)
+        return 0
+
+    cdef int leave_for_good(self, int status) except -1:
+        # A signal handler or another thread freed the communicator during this call.
+        error = self.attendant.take_failure()
+        self.mapping.close()
+        if status != DONE:
+            raise error or MPI.Exception(MPI.ERR_COMM)
         return 0
 
     cdef void release_gil_if_long(self, size_t nbytes) noexcept:
@@ -326,6 +339,8 @@ cdef class Engine:
         cdef Team *team = &self.team
         cdef int other
         cdef Status *status
+        if self.closed:
+            raise MPI.Exception(MPI.ERR_COMM)
         for other in range(team.size):
             if other == team.rank:
                 continue
@@ -442,18 +457,30 @@ cdef class Engine:
         # Where the first could not be had the second is left for when a call needs it.
         if self.reserve(DATA_REGIONS, signature, 0) == CARRIED_OUT:
             self.reserve(STREAMS, signature, 0)
+        self.continues = False
 
     cdef reserve_part(self, int part):
         if part == DATA_REGIONS:
             self.mapping.reserve_data()
             return
         self.streams = <Stream *> malloc(self.team.size * sizeof(Stream))
-        self.outgoing = <Transfer *> malloc(self.team.size * sizeof(Transfer))
-        self.incoming = <Transfer *> malloc(self.team.size * sizeof(Transfer))
-        if self.streams == NULL or self.outgoing == NULL or self.incoming == NULL:
+        if self.streams == NULL:
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         self.mapping.reserve_streams()
         init_streams(&self.team, self.streams, self.start)
+
+    cdef reserve_mine(self, int part, size_t wanted):
+        """This rank's part; the problem, or None."""
+        try:
+            self.budget.claim(wanted)
+        except OSError as error:
+            return error
+        try:
+            self.reserve_part(part)
+        except OSError as error:
+            self.budget.give_back(wanted)
+            return error
+        return None
 
     cdef int reserve(self, int part, uint64_t signature, uint64_t nbytes) except -1:
         """Reserve the data regions or the streams on all ranks, or on none (DESIGN rules 4, 5).
@@ -465,23 +492,21 @@ cdef class Engine:
         cdef size_t wanted = (self.team.layout.data if part == DATA_REGIONS
                               else self.team.layout.streams)
         cdef Operation minimum
-        problem = None
-        try:
-            self.budget.claim(wanted)
-        except OSError as error:
-            mine, problem = 0, error
-        if mine:
-            try:
-                self.reserve_part(part)
-            except OSError as error:
-                mine, problem = 0, error
-                self.budget.give_back(wanted)
+        # First of all: a call that is refused here must leave nothing changed.
         self.enter()
+        try:
+            problem = self.reserve_mine(part, wanted)
+        except BaseException:
+            unlock(&self.team.busy)
+            raise
+        mine = problem is None
         begin_call(&self.team, signature, nbytes)
         minimum.kernel = self.kernel_of(OP_MIN, TYPE_INT64)
         status = allreduce_inline(&self.team, <const char *> &mine, <char *> &everyone, 8, 1,
                                   &minimum, self.sources)
         self.leave(status)
+        # What needed the memory follows at once, on all ranks.
+        self.continues = True
         if everyone:
             return CARRIED_OUT
         if mine:
@@ -567,6 +592,9 @@ cdef class Engine:
         self.tallies[COLLECTIVE_ALLREDUCE][plan.algorithm].nbytes += operands.nbytes
         begin_call(&self.team, signature, operands.nbytes)
         status = run_collective(&self.team, COLLECTIVE_ALLREDUCE, plan, &operands, NULL)
+        if self.closed:
+            with gil:
+                return self.leave_for_good(status)
         unlock(&self.team.busy)
         if status != DONE:
             with gil:
@@ -667,11 +695,10 @@ cdef class Engine:
         operands.root = root
         operands.sources = self.sources
 
-    cdef int exchange_(self, int collective, int root, int sends, int receives,
-                       size_t nbytes, list grown) except -1:
-        """Messages between pairs of ranks; the caller has filled ``outgoing`` and ``incoming``.
-
-        Only after ``have_streams`` said that they are there. ``nbytes``: what this rank sends and
+    cdef int exchange_(self, int collective, int root, Transfer *outgoing, int sends,
+                       Transfer *incoming, int receives, size_t nbytes, list grown) except -1:
+        """Messages between pairs of ranks. Only after ``have_streams`` said that they are there.
+ ``nbytes``: what this rank sends and
         has room for, for the statistics. ``grown``: where the incoming messages that grow are
         put, as bytes, at the place of their rank. Returns how many were truncated.
         """
@@ -681,8 +708,8 @@ cdef class Engine:
         cdef int status
         exchange.team = &self.team
         exchange.streams = self.streams
-        exchange.outgoing = self.outgoing
-        exchange.incoming = self.incoming
+        exchange.outgoing = outgoing
+        exchange.incoming = incoming
         exchange.sends = sends
         exchange.receives = receives
         self.enter()
@@ -810,13 +837,15 @@ cdef class Engine:
         start = monotonic_ns()
         tally.calls += 1
         tally.nbytes += nbytes
+        # What MPI still refuses here (a truncation by this rank itself) the peers carry out: the
+        # call has its number.
+        begin_mpi_call(&self.team, pack_signature(number, op, element_type, 255, 0, 0, root),
+                       nbytes)
         try:
             request = start_call()
         except BaseException:
             unlock(&self.team.busy)
             raise
-        begin_mpi_call(&self.team, pack_signature(number, op, element_type, 255, 0, 0, root),
-                       nbytes)
         flag = _Flag()
         flag.at(&finished)
         if not flag.test(request):
@@ -830,6 +859,8 @@ cdef class Engine:
             # MPI may still write into the buffers, which `start_call` keeps alive.
             self.unfinished.append((request, start_call))
         self.leave(status)
+        if flag.error is not None:
+            raise flag.error
 
     # ------------------------------------------------------------------ what it did and would do
 
@@ -902,6 +933,11 @@ cdef class Engine:
             status = status_of(&self.team.layout, self.team.base, self.team.rank)
             store_release(&status.left, 1)
             self.budget.give_back(self.mapping.bytes_reserved)
+            if not try_lock(&self.team.busy):
+                # In a call of another thread, or of the code that a signal handler interrupted:
+                # that one ends, and unmaps.
+                self.poison(POISON_EXCEPTION, self.team.rank)
+                return
         self.mapping.close()
 
 
@@ -930,12 +966,16 @@ cdef class _Flag:
     """A private word that a request's completion sets, for the one wait function."""
 
     cdef uint64_t *word
+    cdef object error              # what MPI raised: a truncation is this rank's alone
 
     cdef at(self, uint64_t *word):
         self.word = word
 
     def test(self, request):
-        if request.Test():
-            store_release(self.word, 1)
-            return True
-        return False
+        try:
+            if not request.Test():
+                return False
+        except MPI.Exception as error:
+            self.error = error
+        store_release(self.word, 1)
+        return True

@@ -3,6 +3,12 @@ from libc.stdint cimport int64_t
 from smcoll.allgather cimport Gathering
 from smcoll.cursor cimport Cursor, Runs
 from smcoll.engine cimport Engine
+from smcoll.streams cimport Transfer
+
+
+cdef class Messages:
+    cdef Transfer *outgoing
+    cdef Transfer *incoming
 
 
 cdef class Gathered:

@@ -184,6 +184,7 @@ cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, blockin
     cdef Engine engine = engine_of(comm)
     cdef Sides sides
     cdef _Layouts layouts
+    cdef Messages messages
     cdef Typemap typemap = None
     cdef Cursor own, place
     cdef int rank, mine, size, truncated = 0, receives = 0
@@ -197,17 +198,19 @@ cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, blockin
         typemap = layout_of(sides.send_message)
     if mine == root:
         layouts = _Layouts(sides.recv_blocks)
+    messages = Messages(size)
     if engine.have_streams(stream_signature(COLLECTIVE_GATHER, root)) == USE_MPI:
         return engine.through_mpi("gather", lambda: nonblocking(comm, sendbuf, recvbuf, root),
                                   root=root)
     if mine != root:
-        outgoing(engine.outgoing, root, sides.send_message.message.address,
+        outgoing(messages.outgoing, root, sides.send_message.message.address,
                  sides.send_message.message.nbytes, runs_of(typemap))
-        engine.exchange_(COLLECTIVE_GATHER, root, 1, 0, sides.send_message.message.nbytes, None)
+        engine.exchange_(COLLECTIVE_GATHER, root, messages.outgoing, 1, NULL, 0,
+                         sides.send_message.message.nbytes, None)
         return
     for rank in range(size):
         if rank != root:
-            incoming(&engine.incoming[receives], rank, layouts.blocks.block[rank].address,
+            incoming(&messages.incoming[receives], rank, layouts.blocks.block[rank].address,
                      layouts.blocks.block[rank].nbytes, layouts.runs(rank))
             receives += 1
     if not sides.send_in_place:
@@ -215,7 +218,8 @@ cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, blockin
                      sides.send_message.message.nbytes)
         layouts.place(&place, mine)
         truncated = copy_own(&own, &place)
-    truncated += engine.exchange_(COLLECTIVE_GATHER, root, 0, receives, layouts.blocks.total, None)
+    truncated += engine.exchange_(COLLECTIVE_GATHER, root, NULL, 0, messages.incoming, receives,
+                                  layouts.blocks.total, None)
     check_truncated(truncated)
 
 
@@ -223,6 +227,7 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, blocki
     cdef Engine engine = engine_of(comm)
     cdef Sides sides
     cdef _Layouts layouts
+    cdef Messages messages
     cdef Typemap typemap = None
     cdef Cursor own, place
     cdef int rank, mine, size, truncated = 0, sends = 0
@@ -236,22 +241,24 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, blocki
         typemap = layout_of(sides.recv_message)
     if mine == root:
         layouts = _Layouts(sides.send_blocks)
+    messages = Messages(size)
     if engine.have_streams(stream_signature(COLLECTIVE_SCATTER, root)) == USE_MPI:
         return engine.through_mpi("scatter", lambda: nonblocking(comm, sendbuf, recvbuf, root),
                                   root=root)
     if mine != root:
-        incoming(engine.incoming, root, sides.recv_message.message.address,
+        incoming(messages.incoming, root, sides.recv_message.message.address,
                  sides.recv_message.message.nbytes, runs_of(typemap))
-        truncated = engine.exchange_(COLLECTIVE_SCATTER, root, 0, 1,
+        truncated = engine.exchange_(COLLECTIVE_SCATTER, root, NULL, 0, messages.incoming, 1,
                                      sides.recv_message.message.nbytes, None)
         check_truncated(truncated)
         return
     for rank in range(size):
         if rank != root:
-            outgoing(&engine.outgoing[sends], rank, layouts.blocks.block[rank].address,
+            outgoing(&messages.outgoing[sends], rank, layouts.blocks.block[rank].address,
                      layouts.blocks.block[rank].nbytes, layouts.runs(rank))
             sends += 1
-    engine.exchange_(COLLECTIVE_SCATTER, root, sends, 0, layouts.blocks.total, None)
+    engine.exchange_(COLLECTIVE_SCATTER, root, messages.outgoing, sends, NULL, 0,
+                     layouts.blocks.total, None)
     if not sides.recv_in_place:
         layouts.place(&own, mine)
         start_cursor(&place, sides.recv_message.message.address, runs_of(typemap),
@@ -263,6 +270,7 @@ cdef alltoall(comm, parser parse_sides, sendbuf, recvbuf, blocking, nonblocking)
     cdef Engine engine = engine_of(comm)
     cdef Sides sides
     cdef _Layouts send, recv
+    cdef Messages messages
     cdef Cursor own, place
     cdef Transfer *message
     cdef int i, peer, mine, size, truncated = 0
@@ -273,25 +281,27 @@ cdef alltoall(comm, parser parse_sides, sendbuf, recvbuf, blocking, nonblocking)
     sides = parse_sides(sendbuf, recvbuf, mine, size)
     recv = _Layouts(sides.recv_blocks)
     send = recv if sides.send_in_place else _Layouts(sides.send_blocks)
+    messages = Messages(size)
     if engine.have_streams(stream_signature(COLLECTIVE_ALLTOALL, 0)) == USE_MPI:
         return engine.through_mpi("alltoall", lambda: nonblocking(comm, sendbuf, recvbuf))
     for i in range(size - 1):
         # The next rank first: so that not all ranks write to the same one first.
         peer = (mine + 1 + i) % size
-        outgoing(&engine.outgoing[i], peer, send.blocks.block[peer].address,
+        outgoing(&messages.outgoing[i], peer, send.blocks.block[peer].address,
                  send.blocks.block[peer].nbytes, send.runs(peer))
     for i in range(size - 1):
         peer = (mine + size - 1 - i) % size
-        message = &engine.incoming[i]
+        message = &messages.incoming[i]
         incoming(message, peer, recv.blocks.block[peer].address, recv.blocks.block[peer].nbytes,
                  recv.runs(peer))
         if sides.send_in_place:
-            message.behind = &engine.outgoing[size - 2 - i]
+            message.behind = &messages.outgoing[size - 2 - i]
     if not sides.send_in_place:
         send.place(&own, mine)
         recv.place(&place, mine)
         truncated = copy_own(&own, &place)
-    truncated += engine.exchange_(COLLECTIVE_ALLTOALL, 0, size - 1, size - 1,
+    truncated += engine.exchange_(COLLECTIVE_ALLTOALL, 0, messages.outgoing, size - 1,
+                                  messages.incoming, size - 1,
                                   send.blocks.total + recv.blocks.total, None)
     check_truncated(truncated)
 
@@ -328,6 +338,20 @@ cdef allgather(comm, parser parse_sides, sendbuf, recvbuf, blocking, nonblocking
         return engine.through_mpi("allgather", lambda: nonblocking(comm, sendbuf, recvbuf),
                                   nbytes=gathered.all.longest)
     check_truncated(truncated + gathered.all.truncated)
+
+
+cdef class Messages:
+    """The messages of one call: its own, whatever calls a signal handler tries meanwhile."""
+
+    def __cinit__(self, int ranks):
+        self.outgoing = <Transfer *> malloc(ranks * sizeof(Transfer))
+        self.incoming = <Transfer *> malloc(ranks * sizeof(Transfer))
+        if self.outgoing == NULL or self.incoming == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.outgoing)
+        free(self.incoming)
 
 
 cdef class Gathered:

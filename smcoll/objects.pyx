@@ -27,7 +27,7 @@ from smcoll.barrier cimport (
 )
 from smcoll.cursor cimport start_cursor
 from smcoll.engine cimport USE_MPI, Engine, stream_signature
-from smcoll.movement cimport Gathered
+from smcoll.movement cimport Gathered, Messages
 from smcoll.state cimport check_root, engine_of, own_mpi
 from smcoll.streams cimport Transfer
 
@@ -185,52 +185,65 @@ cdef list allgather_objects(comm, Engine engine, value):
                           engine.choose(COLLECTIVE_ALLGATHER, room))
         for rank in range(size):
             label = <Label *> (packets + rank * room)
-            if LABEL + label.nbytes > room:
-                longest = max(longest, LABEL + label.nbytes)
-            else:
-                result[rank] = decode(label, packets + rank * room + LABEL, None)
-        if longest > 0:
+            longest = max(longest, LABEL + label.nbytes)
+        if longest > room:
             allgather_long(comm, engine, packets, room, packet, result)
+        # Only now: what raises here leaves no peer waiting.
+        for rank in range(size):
+            label = <Label *> (packets + rank * room)
+            if result[rank] is None:
+                result[rank] = decode(label, packets + rank * room + LABEL, None)
+            else:
+                result[rank] = decode_packet(result[rank])
     finally:
         PyMem_Free(packets)
     return result
 
 
 cdef allgather_long(comm, Engine engine, const char *packets, size_t room, bytes packet,
-                    list result):
-    """The objects that were too long for the first packets: their lengths are known by now."""
-    cdef Gathered gathered = Gathered(engine.team.size)
+                    list memories):
+    """The packets that were too long for the first exchange: their lengths are known by now.
+
+    The peers are in this second stage for sure, so what goes wrong here ends the communicator.
+    """
+    cdef Gathered gathered
     cdef const Label *label
-    cdef bytes memory
     cdef int rank, mine = engine.team.rank
-    cdef list memories = [None] * engine.team.size
-    gathered.contribute(NULL, 0, NULL)
-    for rank in range(engine.team.size):
-        label = <const Label *> (packets + rank * room)
-        if LABEL + label.nbytes <= room:
-            gathered.room(rank, NULL, 0, NULL)
-            continue
-        if rank == mine:
-            memories[rank] = packet
-            gathered.contribute(PyBytes_AS_STRING(packet), PyBytes_GET_SIZE(packet), NULL)
-        else:
-            memories[rank] = PyBytes_FromStringAndSize(NULL, LABEL + label.nbytes)
-        gathered.room(rank, PyBytes_AS_STRING(memories[rank]), LABEL + label.nbytes, NULL)
-    if engine.allgather_(&gathered.all, COLLECTIVE_OBJECT_ALLGATHER,
-                         engine.choose(COLLECTIVE_ALLGATHER, gathered.all.longest)
-                         ) == USE_MPI:
-        counts = [0 if memory is None else len(memory) for memory in memories]
-        together = bytearray(sum(counts))
-        engine.through_mpi("allgather", lambda: MPI.Comm.Iallgatherv(
-            comm, [packet or b"", MPI.BYTE], [together, counts, None, MPI.BYTE]))
-        view, at = memoryview(together), 0
+    engine.continues = True
+    try:
+        gathered = Gathered(engine.team.size)
+        gathered.contribute(NULL, 0, NULL)
         for rank in range(engine.team.size):
-            if counts[rank]:
-                memories[rank] = bytes(view[at:at + counts[rank]])
-            at += counts[rank]
-    for rank in range(engine.team.size):
-        if memories[rank] is not None:
-            result[rank] = decode_packet(memories[rank])
+            label = <const Label *> (packets + rank * room)
+            if LABEL + label.nbytes <= room:
+                gathered.room(rank, NULL, 0, NULL)
+                continue
+            if rank == mine:
+                memories[rank] = packet
+                gathered.contribute(PyBytes_AS_STRING(packet), PyBytes_GET_SIZE(packet), NULL)
+            else:
+                memories[rank] = PyBytes_FromStringAndSize(NULL, LABEL + label.nbytes)
+            gathered.room(rank, PyBytes_AS_STRING(memories[rank]), LABEL + label.nbytes, NULL)
+        if engine.allgather_(&gathered.all, COLLECTIVE_OBJECT_ALLGATHER,
+                             engine.choose(COLLECTIVE_ALLGATHER, gathered.all.longest)
+                             ) == USE_MPI:
+            allgather_through_mpi(comm, engine, memories)
+    except BaseException:
+        engine.abandon()
+        raise
+
+
+cdef allgather_through_mpi(comm, Engine engine, list memories):
+    counts = [0 if memory is None else len(memory) for memory in memories]
+    together = bytearray(sum(counts))
+    mine = memories[engine.team.rank] or b""
+    engine.through_mpi("allgather", lambda: MPI.Comm.Iallgatherv(
+        comm, [mine, MPI.BYTE], [together, counts, None, MPI.BYTE]))
+    view, at = memoryview(together), 0
+    for rank, count in enumerate(counts):
+        if count:
+            memories[rank] = bytes(view[at:at + count])
+        at += count
 
 
 cdef object bcast_object(comm, Engine engine, value, int root):
@@ -251,18 +264,29 @@ cdef object bcast_object(comm, Engine engine, value, int root):
                       COLLECTIVE_OBJECT_BCAST)
         if LABEL + label.nbytes <= room:
             return decode(label, packet + LABEL, None)
-        if memory is None:
-            memory = PyBytes_FromStringAndSize(NULL, LABEL + label.nbytes)
+        memory = bcast_long(comm, engine, memory, LABEL + label.nbytes, root)
     finally:
         PyMem_Free(packet)
-    if engine.bcast_(PyBytes_AS_STRING(memory), len(memory), root,
-                     engine.choose(COLLECTIVE_BCAST, len(memory)),
-                     COLLECTIVE_OBJECT_BCAST) == USE_MPI:
-        together = bytearray(memory)
-        engine.through_mpi("bcast", lambda: MPI.Comm.Ibcast(comm, [together, MPI.BYTE], root),
-                           root=root)
-        memory = bytes(together)
     return decode_packet(memory)
+
+
+cdef bytes bcast_long(comm, Engine engine, bytes memory, size_t nbytes, int root):
+    """The second stage, as in allgather_long."""
+    engine.continues = True
+    try:
+        if memory is None:
+            memory = PyBytes_FromStringAndSize(NULL, nbytes)
+        if engine.bcast_(PyBytes_AS_STRING(memory), nbytes, root,
+                         engine.choose(COLLECTIVE_BCAST, nbytes),
+                         COLLECTIVE_OBJECT_BCAST) == USE_MPI:
+            together = bytearray(memory)
+            engine.through_mpi("bcast", lambda: MPI.Comm.Ibcast(comm, [together, MPI.BYTE], root),
+                               root=root)
+            memory = bytes(together)
+    except BaseException:
+        engine.abandon()
+        raise
+    return memory
 
 
 cdef void send_packet(Transfer *message, int peer, bytes packet):
@@ -283,56 +307,67 @@ cdef void receive_packet(Transfer *message, int peer):
 cdef list gather_objects(Engine engine, value, int root):
     """Every rank's object at the root, None elsewhere."""
     cdef int rank, receives = 0
+    cdef Messages messages = Messages(engine.team.size)
     cdef bytes packet = encode(value)
     cdef list packets
     if engine.team.rank != root:
-        send_packet(engine.outgoing, root, packet)
-        engine.exchange_(COLLECTIVE_OBJECT_GATHER, root, 1, 0, len(packet), None)
+        send_packet(messages.outgoing, root, packet)
+        engine.exchange_(COLLECTIVE_OBJECT_GATHER, root, messages.outgoing, 1, NULL, 0, len(packet),
+                         None)
         return None
     packets = [None] * engine.team.size
     packets[root] = packet
     for rank in range(engine.team.size):
         if rank != root:
-            receive_packet(&engine.incoming[receives], rank)
+            receive_packet(&messages.incoming[receives], rank)
             receives += 1
-    engine.exchange_(COLLECTIVE_OBJECT_GATHER, root, 0, receives, len(packet), packets)
+    engine.exchange_(COLLECTIVE_OBJECT_GATHER, root, NULL, 0, messages.incoming, receives,
+                     len(packet), packets)
     return [decode_packet(packet) for packet in packets]
 
 
-cdef list encode_each(values, int size):
+cdef list as_list(values, int size):
     items = [None] * size if values is None else list(values)
     if len(items) != size:
         raise ValueError(f"expecting {size} items, got {len(items)}")
+    return items
+
+
+cdef list encode_each(list items):
     return [encode(item) for item in items]
 
 
 cdef object scatter_objects(Engine engine, list packets, int root):
     """This rank's object of those that the root has."""
     cdef int rank, sends = 0
+    cdef Messages messages = Messages(engine.team.size)
     cdef list received
     if engine.team.rank != root:
         received = [None] * engine.team.size
-        receive_packet(engine.incoming, root)
-        engine.exchange_(COLLECTIVE_OBJECT_SCATTER, root, 0, 1, 0, received)
+        receive_packet(messages.incoming, root)
+        engine.exchange_(COLLECTIVE_OBJECT_SCATTER, root, NULL, 0, messages.incoming, 1, 0,
+                         received)
         return decode_packet(received[root])
     for rank in range(engine.team.size):
         if rank != root:
-            send_packet(&engine.outgoing[sends], rank, packets[rank])
+            send_packet(&messages.outgoing[sends], rank, packets[rank])
             sends += 1
-    engine.exchange_(COLLECTIVE_OBJECT_SCATTER, root, sends, 0, sum(map(len, packets)), None)
+    engine.exchange_(COLLECTIVE_OBJECT_SCATTER, root, messages.outgoing, sends, NULL, 0,
+                     sum(map(len, packets)), None)
     return decode_packet(packets[root])
 
 
 cdef list alltoall_objects(Engine engine, list packets):
     cdef int i, peer, mine = engine.team.rank, size = engine.team.size
+    cdef Messages messages = Messages(size)
     cdef list received = [None] * size
     for i in range(size - 1):
         peer = (mine + 1 + i) % size
-        send_packet(&engine.outgoing[i], peer, packets[peer])
-        receive_packet(&engine.incoming[i], peer)
+        send_packet(&messages.outgoing[i], peer, packets[peer])
+        receive_packet(&messages.incoming[i], peer)
     received[mine] = packets[mine]
-    engine.exchange_(COLLECTIVE_OBJECT_ALLTOALL, 0, size - 1, size - 1, sum(map(len, packets)),
-                     received)
+    engine.exchange_(COLLECTIVE_OBJECT_ALLTOALL, 0, messages.outgoing, size - 1,
+                     messages.incoming, size - 1, sum(map(len, packets)), received)
     return [decode_packet(packet) for packet in received]
 
 
@@ -382,7 +417,8 @@ class Objects:
             return MPI.Comm.scatter(self, sendobj, root)
         check_root(engine, root)
         if engine.team.rank == root:
-            packets = encode_each(sendobj, engine.team.size)
+            sendobj = as_list(sendobj, engine.team.size)
+            packets = encode_each(sendobj)
         if not have_streams(self, engine, "scatter", COLLECTIVE_OBJECT_SCATTER, root):
             return MPI.Comm.scatter(self, sendobj, root)
         return scatter_objects(engine, packets, root)
@@ -402,7 +438,8 @@ class Objects:
         if engine is None:
             own_mpi(self, "alltoall")
             return MPI.Comm.alltoall(self, sendobj)
-        packets = encode_each(sendobj, engine.team.size)
+        sendobj = as_list(sendobj, engine.team.size)
+        packets = encode_each(sendobj)
         if not have_streams(self, engine, "alltoall", COLLECTIVE_OBJECT_ALLTOALL, 0):
             return MPI.Comm.alltoall(self, sendobj)
         return alltoall_objects(engine, packets)

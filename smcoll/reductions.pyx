@@ -170,6 +170,7 @@ class Reductions:
         send = recv if in_place(sendbuf) else parse(sendbuf, False)
         if recvcounts is None and send is not recv:
             recvcounts = gather_counts(engine, recv.count)
+            engine.continues = True
         counts = counts_of(recvcounts, size)
         if send is not recv:
             check_types(send, recv)

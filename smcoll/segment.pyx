@@ -44,6 +44,7 @@ cdef enum:
     STREAM_CELL = 256
     # Measured: longer chunks gain nothing at 2 ranks and leave the caches at 8.
     STREAM_CHUNK_AT_MOST = 32768
+    RING_ENTRIES_AT_MOST = 1024
 
 
 cdef size_t _round_up(size_t value, size_t unit) noexcept nogil:
@@ -69,10 +70,20 @@ cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size
     layout.rooted_slot = _round_up(LINE_HEADER + rooted_inline_size, LINE_BYTES)
     layout.inline_size = layout.exchange_slot - LINE_HEADER
     layout.rooted_inline_size = layout.rooted_slot - LINE_HEADER
-    # A rank can be past another by at most all slots of both rings and the calls around them; the
-    # ring is at least that long, so an entry that a waiter compares was not overwritten yet.
+    layout.stream_cell = STREAM_CELL
+    layout.stream_inline = STREAM_CELL - LINE_HEADER
+    pages = stream_size // page // others           # for each ring of this rank
+    layout.stream_cells = STREAM_CELLS_AT_MOST     # always a power of two
+    while layout.stream_cells > STREAM_CELLS_AT_LEAST and <size_t> layout.stream_cells > pages:
+        layout.stream_cells //= 2
+    layout.stream_chunk = min(max(pages // layout.stream_cells, 1) * page, STREAM_CHUNK_AT_MOST)
+    # A rank can be past another by at most all slots of both rings, a ring of each of its streams
+    # and the calls around them; the ring is at least that long, so an entry that a waiter compares
+    # was not overwritten yet. Where ranks are so many that it would be longer than this, a mismatch
+    # may be seen later.
     layout.ring_entries = 4
-    while layout.ring_entries < 2 * banks * segments + 4:
+    while (layout.ring_entries < RING_ENTRIES_AT_MOST and <size_t> layout.ring_entries
+            < 2 * banks * segments + others * layout.stream_cells + 4):
         layout.ring_entries *= 2
     layout.bank_fields = at
     at += 2 * banks * LINE_BYTES
@@ -85,17 +96,11 @@ cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size
     layout.flags = at
     at += <size_t> banks * segments * LINE_BYTES
     layout.control = _round_up(at, page)
-    layout.stream_cell = STREAM_CELL
-    layout.stream_inline = STREAM_CELL - LINE_HEADER
-    pages = stream_size // page // others           # for each ring of this rank
-    layout.stream_cells = STREAM_CELLS_AT_MOST     # always a power of two
-    while layout.stream_cells > STREAM_CELLS_AT_LEAST and <size_t> layout.stream_cells > pages:
-        layout.stream_cells //= 2
-    layout.stream_chunk = min(max(pages // layout.stream_cells, 1) * page, STREAM_CHUNK_AT_MOST)
     layout.credits = 0
     layout.cells = <size_t> ranks * LINE_BYTES
     layout.chunks = _round_up(layout.cells + others * layout.stream_cells * STREAM_CELL, page)
-    layout.streams = layout.chunks + others * layout.stream_cells * layout.stream_chunk
+    layout.streams = _round_up(
+        layout.chunks + others * layout.stream_cells * layout.stream_chunk, page)
     layout.data = <size_t> banks * segments * segment_size
     layout.stride = layout.control + layout.streams + layout.data
     layout.header = page

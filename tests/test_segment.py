@@ -43,7 +43,14 @@ def segment_files() -> list[os.stat_result]:
 
 
 def names_in_dev_shm() -> list[str]:
-    return [name for name in os.listdir("/dev/shm") if "smcoll" in name]
+    """Names that stay. (Other jobs on this machine may be setting a segment up just now.)"""
+    names = {name for name in os.listdir("/dev/shm") if "smcoll" in name}
+    for _ in range(100):
+        if not names:
+            break
+        time.sleep(0.02)
+        names &= set(os.listdir("/dev/shm"))
+    return sorted(names)
 
 
 def allreduce(comm, count=4) -> None:
