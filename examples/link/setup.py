@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-import smcoll
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+
+import smcoll
 
 headers = smcoll.get_include()
 
