@@ -44,7 +44,7 @@ cdef enum:
     STREAM_CELL = 256
     # Measured: longer chunks gain nothing at 2 ranks and leave the caches at 8.
     STREAM_CHUNK_AT_MOST = 32768
-    RING_ENTRIES_AT_MOST = 1024
+    CALLS_AHEAD_IN_STREAMS = 27 * 8
 
 
 cdef size_t _round_up(size_t value, size_t unit) noexcept nogil:
@@ -79,11 +79,10 @@ cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size
     layout.stream_chunk = min(max(pages // layout.stream_cells, 1) * page, STREAM_CHUNK_AT_MOST)
     # A rank can be past another by at most all slots of both rings, a ring of each of its streams
     # and the calls around them; the ring is at least that long, so an entry that a waiter compares
-    # was not overwritten yet. Where ranks are so many that it would be longer than this, a mismatch
-    # may be seen later.
+    # was not overwritten yet. For the streams of up to 28 ranks, that is: with more, all gathered
+    # from at once, a mismatch may be seen later.
     layout.ring_entries = 4
-    while (layout.ring_entries < RING_ENTRIES_AT_MOST and <size_t> layout.ring_entries
-            < 2 * banks * segments + others * layout.stream_cells + 4):
+    while layout.ring_entries < 2 * banks * segments + CALLS_AHEAD_IN_STREAMS + 4:
         layout.ring_entries *= 2
     layout.bank_fields = at
     at += 2 * banks * LINE_BYTES
