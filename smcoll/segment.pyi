@@ -1,4 +1,5 @@
 from typing_extensions import Self, disjoint_base
+
 from .config import Config
 
 NAME_PREFIX: str

@@ -1,4 +1,5 @@
 from typing_extensions import Self, disjoint_base
+
 def levels(ranks: int, radix: int) -> list[int]: ...
 
 @disjoint_base

@@ -33,13 +33,25 @@ def _runs_of(datatype, combiner, basetype, given) -> Runs:
     displacements = _displacements(combiner, basetype, given)
     if displacements is not None:
         return _repeated(flatten(basetype), displacements)
-    if datatype.Get_extent() == (0, datatype.Get_size()):
-        return np.zeros(1, np.int64), np.array([datatype.Get_size()], np.int64)
+    size = datatype.Get_size()
+    if datatype.Get_extent() == (0, size):
+        return np.zeros(1, np.int64), np.array([size], np.int64)
+    if combiner == "NAMED":
+        # A pair type: a value and behind it, aligned as in C, an int.
+        value = size - 4
+        return np.array([0, -(-value // 4) * 4]), np.array([value, 4])
     return discovered(datatype)
 
 
 def _displacements(combiner, basetype, given):
     """Bytes from the start to each element of the base type; None where it is not so simple."""
+    if combiner == "DARRAY":
+        # The places are those of the same array of bytes.
+        names = ("size", "rank", "gsizes", "distribs", "dargs", "psizes", "order")
+        of_bytes = MPI.BYTE.Create_darray(*(given[name] for name in names))
+        places = discovered(of_bytes)[0]
+        of_bytes.Free()
+        return places * basetype.Get_extent()[1]
     if combiner not in ("CONTIGUOUS", "VECTOR", "HVECTOR", "INDEXED", "HINDEXED", "INDEXED_BLOCK",
                         "HINDEXED_BLOCK"):
         return None
@@ -75,7 +87,10 @@ def _subarray(basetype, given) -> Runs:
 
 
 def discovered(datatype: MPI.Datatype) -> Runs:
-    """The runs of any type, from MPI itself: pack bytes that tell where they lie."""
+    """The runs of any type without padding, from MPI itself: pack bytes that tell their place.
+
+    (MPI need not move the padding of a long double.)
+    """
     lower, true_extent = datatype.Get_true_extent()
     size = datatype.Get_size()
     positions = np.arange(max(true_extent, 1), dtype=np.int64)

@@ -111,6 +111,21 @@ def test_darray(distribution):
     datatype.Free()
 
 
+@pytest.mark.parametrize("base", [MPI.LONG_DOUBLE, MPI.LONG_DOUBLE_INT])
+def test_padding_of_a_long_double_is_no_other_place(base):
+    """MPI_Pack may leave it out; where it lies must still be where it is laid out."""
+    datatype = base.Create_darray(4, 3, [9, 7], [MPI.DISTRIBUTE_CYCLIC] * 2,
+                                  [MPI.DISTRIBUTE_DFLT_DARG] * 2, [2, 2]).Commit()
+    extent = datatype.Get_extent()[1]
+    memory = np.arange(extent).astype(np.uint8)
+    received = np.zeros_like(memory)
+    datatypes.unpack(datatypes.pack(memory, 1, datatype), received, 1, datatype)
+    moved = received != 0
+    assert moved.sum() >= datatype.Get_size() * 0.9
+    np.testing.assert_array_equal(received[moved], memory[moved])
+    datatype.Free()
+
+
 def test_a_reused_handle_is_not_taken_for_the_freed_type():
     memory = np.arange(ROOM).astype(np.uint8)
     for stride in range(2, 30):

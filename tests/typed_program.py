@@ -1,8 +1,9 @@
 """A program as a type checker sees it: the stubs must let it pass. Checked by mypy, never run."""
 
 import numpy as np
-import smcoll
 from mpi4py import MPI
+
+import smcoll
 
 
 def use(world: MPI.Intracomm) -> float:
