@@ -175,7 +175,8 @@ class Reductions:
         counts = counts_of(recvcounts, size)
         if send is not recv:
             check_types(send, recv)
-        check_counts(send.count, sum(counts), "sum(counts)")
+        check_counts(send.count, sum(counts), "receive count" if send is recv else "send count",
+                     "sum(counts)")
         if send is not recv and recv.count != counts[engine.team.rank]:
             raise ValueError(f"mismatch in receive count {recv.count} and "
                              f"counts[{engine.team.rank}] {counts[engine.team.rank]}")
@@ -193,9 +194,9 @@ cdef check_types(Specification send, Specification recv):
         raise ValueError("mismatch in send and receive MPI datatypes")
 
 
-cdef check_counts(send, recv, title="receive count"):
+cdef check_counts(send, recv, send_title="send count", recv_title="receive count"):
     if send != recv:
-        raise ValueError(f"mismatch in send count {send} and {title} {recv}")
+        raise ValueError(f"mismatch in {send_title} {send} and {recv_title} {recv}")
 
 
 cdef list counts_of(recvcounts, int size):

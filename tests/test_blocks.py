@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+import smcoll
 from smcoll.blocks import parse_sides
 
 ELEMENTS = 24  # for 1, 2, 3, 4 and 6 ranks
@@ -293,7 +294,8 @@ def test_in_place(comm_world, nothing):
             values, recv = buffers(rank)
             part = [recv, ELEMENTS // size, D]
             check_transfer(comm_world, method, values if rank == root else None,
-                           send if rank == root else part, recv, lambda i, root=root: (root, rank), root)
+                           send if rank == root else part, recv,
+                           lambda i, root=root: (root, rank), root)
     assert parse_sides("Alltoallw", nothing, [recv, [D]])["send"] == "in place"
 
 
@@ -554,3 +556,42 @@ def test_null_datatypes_are_carried():
                              ("Alltoallw", [numbers(), [null, null]])]:
         sides = parse_sides(method, argument, argument, size=2)
         assert [nbytes for _, nbytes in sides["send"] + sides["recv"]] == [0, 0, 0, 0]
+
+
+# ---------------------------------------------------------------------- through the methods
+
+@pytest.mark.mpi(2, 3)
+def test_methods_raise_the_same(comm_world):
+    """What the methods check themselves, in mpi4py's order; nobody communicates."""
+    size = comm_world.Get_size()
+    total = np.zeros(2 * size)
+    calls = {
+        f"Reduce_scatter: {name}": lambda comm, counts=counts, place=place: comm.Reduce_scatter(
+            MPI.IN_PLACE if place else total, numbers()[: 2 * size if place else 2], counts)
+        for place in (False, True)
+        for name, counts in {
+            "one integer": 2, "halves": [2.0] * size, "numpy's halves": np.full(size, 2.0),
+            "a set": {2}, "too many": [2] * (size + 1), "too few": [2] * (size - 1),
+            "texts": ["2"] * size, "another sum": [3] * size, "two dimensions": [[2]] * size,
+        }.items()
+    } | {
+        "no counts in place": lambda comm: comm.Reduce_scatter(MPI.IN_PLACE, total),
+        "negative count": lambda comm: comm.Reduce_scatter(
+            MPI.IN_PLACE, numbers()[:4], [-1, 5] + [0] * (size - 2)),
+        "a buffer before the root": lambda comm: comm.Gather("text", None, 99),
+        "a buffer before the root, Scatter": lambda comm: comm.Scatter(None, "text", 99),
+        "no root": lambda comm: comm.Gather(numbers(), None, 99),
+        "PROC_NULL as the root": lambda comm: comm.Gather("text", "text", MPI.PROC_NULL),
+    }
+    plain = comm_world.Dup()
+    with smcoll.Comm(comm_world) as ours:
+        for name, call in calls.items():
+            expected = outcome(lambda call=call: call(plain))
+            assert expected is not None, name
+            got = outcome(lambda call=call: call(ours))
+            assert got == expected, name
+        for counts in ([2] * size, np.full(size, 2), (2,) * size):
+            reduced = np.zeros(2)
+            ours.Reduce_scatter(np.ones(2 * size), reduced, counts)
+            assert (reduced == size).all()
+    plain.Free()
