@@ -10,11 +10,14 @@ cdef struct Block:
 cdef class Blocks:
     cdef Block *block
     cdef readonly int ranks
-    cdef readonly object datatype   # of all blocks, or None: each has its own in
-    cdef readonly list datatypes
+    cdef readonly object datatype   # of all blocks; None for a plain array, and where
+    cdef readonly list datatypes    # each block has its own
     cdef readonly bint contiguous   # no datatype has holes
     cdef readonly size_t total      # bytes of all blocks
     cdef object owner               # keeps the memory alive
+    cdef char *base                 # where the buffer begins
+    cdef Py_ssize_t *counts         # as given, one a rank; NULL for equal blocks
+    cdef Py_ssize_t *displacements
 
 
 # The parsed arguments of one call at one rank; what a rank does not have is None.

@@ -7,6 +7,14 @@ cdef struct Message:
     int numpy_type             # numpy's number of the element type; -1 where not a plain array
 
 
+# What the addresses and bytes of a datatype's elements follow from; all 0 for DATATYPE_NULL.
+cdef struct TypeLayout:
+    Py_ssize_t size            # bytes of the type signature
+    Py_ssize_t extent          # from one element to the next
+    int element_type
+    bint contiguous            # known to have no holes
+
+
 cdef class Specification:
     # A buffer argument in full: what Message can't hold, and what keeps the memory alive.
     cdef Message message
@@ -25,5 +33,5 @@ cdef Py_ssize_t entries(Specification spec, Py_ssize_t length) except -1
 cdef Py_ssize_t extent_of(datatype, purpose) except? -1
 cdef Specification parse(object spec, bint writable, int blocks=*)
 cdef Specification parse_moved(object spec, bint writable)
-cdef bint is_contiguous(datatype) except -1
+cdef TypeLayout layout_of_type(datatype) except *
 cdef int code_of_type(datatype)

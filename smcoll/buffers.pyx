@@ -19,7 +19,7 @@ from smcoll.arrays cimport Tensor, tensor_of
 from smcoll.kernels cimport (
     TYPE_BOOL, TYPE_COMPLEX_DOUBLE, TYPE_COMPLEX_FLOAT, TYPE_DOUBLE, TYPE_FLOAT, TYPE_INT8,
     TYPE_INT16, TYPE_INT32, TYPE_INT64, TYPE_LONG_DOUBLE, TYPE_UINT8, TYPE_UINT16, TYPE_UINT32,
-    TYPE_UINT64,
+    TYPE_UINT64, element_size,
 )
 
 from mpi4py import MPI
@@ -242,8 +242,9 @@ cdef Py_ssize_t entries(Specification spec, Py_ssize_t length) except -1:
         return 0
     extent = extent_of(spec.datatype, "cannot infer count")
     if length % extent:
+        lower = spec.datatype.Get_extent()[0]
         raise ValueError(f"message: cannot infer count, buffer length {length} is not a "
-                         f"multiple of datatype extent {extent}")
+                         f"multiple of datatype extent {extent} (lb:{lower}, ub:{lower + extent})")
     return length // extent
 
 
@@ -254,23 +255,24 @@ cdef Specification parse(object spec, bint writable, int blocks=1):
     first; a count that is given is that of one block.
     """
     cdef Specification result
-    cdef Py_ssize_t length, extent, offset = 0
-    buffer, count, displacement, kind = split(spec, False)
+    cdef TypeLayout layout
+    cdef Py_ssize_t length, extent, count = 0, displacement, offset = 0
+    buffer, given_count, given_displacement, kind = split(spec, False)
     result = locate(buffer, kind, writable)
     length = result.length
-    if displacement is not None:
-        displacement = index(displacement)
+    if given_displacement is not None:
+        displacement = index(given_displacement)
         if displacement < 0:
             raise ValueError(f"message: negative displacement {displacement}")
         if displacement > 0:
             extent = extent_of(result.datatype, "cannot handle displacement")
-            if displacement * extent > length:
+            if displacement > length // extent:
                 raise ValueError(f"message: displacement {displacement} out of bounds, "
                                  f"number of datatype entries {length // extent}")
             offset = displacement * extent
             length -= offset
-    if count is not None:
-        count = index(count)
+    if given_count is not None:
+        count = index(given_count)
         if count < 0:
             raise ValueError(f"message: negative count {count}")
         if count > 0 and buffer is None:
@@ -282,16 +284,13 @@ cdef Specification parse(object spec, bint writable, int blocks=1):
                 raise ValueError(f"message: cannot infer count, number of entries {count} is not "
                                  f"a multiple of required number of blocks {blocks}")
             count //= blocks
+    layout = layout_of_type(result.datatype)
     result.count = count
     result.message.address = result.base + offset
     result.message.count = count
-    result.message.element_type = -1
-    result.message.nbytes = 0
-    result.contiguous = False
-    if result.datatype != MPI.DATATYPE_NULL:
-        result.message.nbytes = count * result.datatype.Get_size()
-        result.message.element_type = code_of_type(result.datatype)
-        result.contiguous = is_contiguous(result.datatype)
+    result.message.element_type = layout.element_type
+    result.message.nbytes = result.message.count * <size_t> layout.size
+    result.contiguous = layout.contiguous
     return result
 
 
@@ -308,11 +307,22 @@ cdef Specification parse_moved(object spec, bint writable):
     return result
 
 
-cdef bint is_contiguous(datatype) except -1:
-    """Whether a predefined datatype has no holes; others are not asked."""
-    return code_of_type(datatype) >= 0 or (
-        datatype != MPI.DATATYPE_NULL and datatype.is_predefined
-        and datatype.Get_extent() == (0, datatype.Get_size()))
+cdef TypeLayout layout_of_type(datatype) except *:
+    """Size and extent of a datatype; MPI is not asked about those that the kernels know."""
+    cdef TypeLayout layout
+    layout.element_type = code_of_type(datatype)
+    if layout.element_type >= 0:
+        layout.size = layout.extent = element_size(layout.element_type)
+        layout.contiguous = True
+    elif datatype == MPI.DATATYPE_NULL:
+        layout.size = layout.extent = 0
+        layout.contiguous = False
+    else:
+        layout.size = datatype.Get_size()
+        lower, layout.extent = datatype.Get_extent()
+        layout.contiguous = (datatype.is_predefined and lower == 0
+                             and layout.extent == layout.size)
+    return layout
 
 
 cdef Py_ssize_t extent_of(datatype, purpose) except? -1:

@@ -192,8 +192,8 @@ cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, blockin
         own_mpi(comm, "gather")
         return blocking(comm, sendbuf, recvbuf, root)
     mine, size = engine.team.rank, engine.team.size
-    check_root(engine, root)
     sides = parse_sides(sendbuf, recvbuf, root, mine, size)
+    check_root(engine, root)
     if not sides.send_in_place:
         typemap = layout_of(sides.send_message)
     if mine == root:
@@ -235,8 +235,8 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, blocki
         own_mpi(comm, "scatter")
         return blocking(comm, sendbuf, recvbuf, root)
     mine, size = engine.team.rank, engine.team.size
-    check_root(engine, root)
     sides = parse_sides(sendbuf, recvbuf, root, mine, size)
+    check_root(engine, root)
     if not sides.recv_in_place:
         typemap = layout_of(sides.recv_message)
     if mine == root:

@@ -6,6 +6,8 @@ full, checked as MPI would, and takes a path that is a function of what MPI want
 all ranks: operation, datatype and count.
 """
 
+from operator import index
+
 import numpy
 from mpi4py import MPI
 
@@ -174,10 +176,13 @@ class Reductions:
         counts = counts_of(recvcounts, size)
         if send is not recv:
             check_types(send, recv)
-        check_counts(send.count, sum(counts), "sum(counts)")
+        check_counts(send.count, sum(counts), "receive count" if send is recv else "send count",
+                     "sum(counts)")
         if send is not recv and recv.count != counts[engine.team.rank]:
             raise ValueError(f"mismatch in receive count {recv.count} and "
                              f"counts[{engine.team.rank}] {counts[engine.team.rank]}")
+        if min(counts) < 0:
+            raise MPI.Exception(MPI.ERR_COUNT)
         scatter_reduction(self, engine, send, recv, counts, op, op_code, send is recv,
                           recvbuf,
                           lambda: MPI.Comm.Ireduce_scatter(self, sendbuf, recvbuf, counts, op))
@@ -190,13 +195,13 @@ cdef check_types(Specification send, Specification recv):
         raise ValueError("mismatch in send and receive MPI datatypes")
 
 
-cdef check_counts(send, recv, title="receive count"):
+cdef check_counts(send, recv, send_title="send count", recv_title="receive count"):
     if send != recv:
-        raise ValueError(f"mismatch in send count {send} and {title} {recv}")
+        raise ValueError(f"mismatch in {send_title} {send} and {recv_title} {recv}")
 
 
 cdef list counts_of(recvcounts, int size):
-    counts = [int(count) for count in numpy.asarray(recvcounts).ravel()]
+    counts = [index(recvcounts[i]) for i in range(len(recvcounts))]
     if len(counts) != size:
         raise ValueError(f"expecting {size} items, got {len(counts)}")
     return counts
