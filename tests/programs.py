@@ -7,6 +7,8 @@ import subprocess
 import sys
 import textwrap
 
+import harness
+
 from smcoll import launch
 
 
@@ -36,12 +38,15 @@ def run_ranks(
     ranks: int, source: str, *arguments, environment=None, alone=False, timeout: float = 100
 ) -> subprocess.CompletedProcess:
     """Run such a program to its end; its output is in the result."""
-    job = start_ranks(ranks, source, *arguments, environment=environment, alone=alone,
-                      stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
-        output, errors = job.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        job.terminate()
-        output, errors = job.communicate()
-        raise AssertionError(f"no end after {timeout} s\n{output}\n{errors}") from None
+    for _ in range(harness.LAUNCHES):
+        job = start_ranks(ranks, source, *arguments, environment=environment, alone=alone,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            output, errors = job.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            job.terminate()
+            output, errors = job.communicate()
+            raise AssertionError(f"no end after {timeout} s\n{output}\n{errors}") from None
+        if not harness.launcher_failed(job, output + errors):
+            break
     return subprocess.CompletedProcess(job.args, job.returncode, output, errors)
