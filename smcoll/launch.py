@@ -327,23 +327,3 @@ def own_command(*arguments: str) -> list[str]:
     By path: ``python -m smcoll`` would import a folder named smcoll in the working directory first.
     """
     return [sys.executable, str(Path(__file__).with_name("__main__.py")), *arguments]
-
-
-# ---------------------------------------------------------------------- point-to-point collectives
-
-# Environment that takes from an MPI all collectives but those over its point-to-point messages.
-# Open MPI: every component of coll that is not (names absent from a version are ignored); checked
-#   with coll_base_verbose: tuned, basic and libnbc remain.
-# MPICH: no collective of the device below (shared memory or network); the generic ones remain.
-#   Below MPI_THREAD_MULTIPLE a barrier of 2 ranks then takes 7 instead of 0.5 us.
-# Intel MPI: its documented switch.
-_POINT_TO_POINT = {
-    OPEN_MPI: {"OMPI_MCA_coll": "^sm,xhc,acoll,han,smdirect,adapt,hcoll,ucc"},
-    MPICH: {"MPIR_CVAR_DEVICE_COLLECTIVES": "none"},
-    INTEL_MPI: {"I_MPI_COLL_INTRANODE": "pt2pt"},
-}
-
-
-def point_to_point_settings(family: str) -> dict[str, str]:
-    """Environment variables that force this MPI's collectives onto point-to-point messages."""
-    return dict(_POINT_TO_POINT[family])

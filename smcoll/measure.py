@@ -20,15 +20,14 @@ import gc
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from mpi4py import MPI
 
-COLLECTIVES = ("barrier", "bcast", "reduce", "allreduce")
-ROOTED = ("bcast", "reduce")
-ELEMENT = 8  # bytes; measured with float64
+from .workloads import WORKLOADS, Place, Validator
+
 MAX_CALLS = 20_000  # in one block
 MIN_REPETITIONS = 5
 BOOTSTRAP_SAMPLES = 400
@@ -39,8 +38,8 @@ CONFIDENCE = 0.95
 class Contender:
     """One way to do collectives.
 
-    ``call_of(collective)`` gives the function that is timed: ``f()`` for barrier, ``f(buffer,
-    root)`` for bcast, ``f(send, recv, op, root)`` for reduce, ``f(send, recv)`` for allreduce.
+    ``call_of(collective)`` gives the function that is timed; it takes what mpi4py's method of that
+    name takes.
     """
 
     name: str
@@ -49,7 +48,7 @@ class Contender:
 
 def methods_of(name: str, comm: MPI.Intracomm) -> Contender:
     """The communicator's own upper-case methods, as programs call them."""
-    return Contender(name, lambda collective: getattr(comm, collective.capitalize()))
+    return Contender(name, lambda collective: getattr(comm, WORKLOADS[collective].method))
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,8 @@ class Settings:
     iterations: int = 0  # calls in a block
     warmup: int = 0  # calls of each contender before the first block
     validate: bool = True
+    dtype: str = "float64"  # a numpy name; floating point and integers
+    root: int = -1  # of rooted collectives; -1: every rank equally often
 
 
 @dataclass
@@ -99,149 +100,6 @@ def median_bounds(values: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-# ---------------------------------------------------------------------- loops
-
-
-def _nothing_loop(_, view, data, schedule, send, recv):
-    for _root, number in schedule:
-        view[:] = data[number]
-
-
-def _barrier_loop(call, view, data, schedule, send, recv):
-    for _ in schedule:
-        call()
-
-
-def _bcast_loop(call, view, data, schedule, send, recv):
-    for root, number in schedule:
-        view[:] = data[number]
-        call(send, root)
-
-
-def _reduce_loop(call, view, data, schedule, send, recv):
-    operation = MPI.SUM
-    for root, number in schedule:
-        view[:] = data[number]
-        call(send, recv, operation, root)
-
-
-def _allreduce_loop(call, view, data, schedule, send, recv):
-    for _root, number in schedule:
-        view[:] = data[number]
-        call(send, recv)
-
-
-def _empty_loop(_, view, data, schedule, send, recv):
-    for _ in schedule:
-        pass
-
-
-_LOOPS = {"barrier": _barrier_loop, "bcast": _bcast_loop, "reduce": _reduce_loop,
-          "allreduce": _allreduce_loop}
-
-
-# ---------------------------------------------------------------------- validation
-
-
-class Validator:
-    """Checks a contender's results against numpy's, on calls that are not timed.
-
-    Integers and doubles; data differ per rank, position and call, so that a missing rank, a rank
-    counted twice, a shifted or a stale part all show.
-    """
-
-    def __init__(self, control: MPI.Intracomm, nbytes: int):
-        self.control = control
-        self.ranks = control.Get_size()
-        self.rank = control.Get_rank()
-        count = nbytes // ELEMENT
-        self.pattern = (np.arange(count, dtype=np.int64) * 2654435761) % (1 << 20) + 1
-
-    def data(self, rank: int, call: int, dtype) -> np.ndarray:
-        """What `rank` contributes to a call."""
-        values = self.pattern * (rank + 1 + call) + rank
-        return values if dtype == np.int64 else values / 3
-
-    def total(self, call: int, dtype) -> np.ndarray:
-        """The sum of what all ranks contribute."""
-        everyone = range(self.ranks)
-        values = self.pattern * sum(rank + 1 + call for rank in everyone) + sum(everyone)
-        return values if dtype == np.int64 else values / 3
-
-    def right(self, result: np.ndarray, expected: np.ndarray) -> bool:
-        """Exactly for integers; for doubles as closely as any order of summation comes."""
-        if result.dtype == np.int64:
-            return bool(np.array_equal(result, expected))
-        return bool(np.allclose(result, expected, rtol=1e-15 * (self.ranks + 4), atol=0))
-
-    def problem(self, collective: str, call: Callable) -> str:
-        """"" when every rank's results are right, else what is wrong (the same on all ranks)."""
-        try:
-            mine = getattr(self, f"_{collective}")(call)
-        except MPI.Exception as error:
-            mine = f"{type(error).__name__}: {error}"
-        found = self.control.allgather(mine)
-        return next((f"rank {rank}: {text}" for rank, text in enumerate(found) if text), "")
-
-    def _calls(self) -> Iterator[tuple[int, type, int]]:
-        roots = sorted({0, self.ranks // 2, self.ranks - 1})
-        number = 0
-        for dtype in (np.int64, np.float64):
-            for root in roots:
-                number += 1
-                yield number, dtype, root
-
-    def _barrier(self, call) -> str:
-        """Nobody may leave before the last has come (one clock: all ranks are on one node)."""
-        for late in sorted({0, self.ranks // 2, self.ranks - 1}):
-            self.control.Barrier()
-            if self.rank == late:
-                time.sleep(0.005)
-            came = time.monotonic()
-            call()
-            left = time.monotonic()
-            times = self.control.allgather((came, left))
-            if min(left for _, left in times) < max(came for came, _ in times):
-                return f"a rank left the barrier before rank {late} came"
-        return ""
-
-    # Every rank makes every call, also after it has seen wrong data: the others would hang.
-
-    def _bcast(self, call) -> str:
-        problems = []
-        for number, dtype, root in self._calls():
-            expected = self.data(root, number, dtype)
-            buffer = expected.copy() if self.rank == root else np.full_like(expected, -1)
-            call(buffer, root)
-            if not self.right(buffer, expected):
-                problems.append(f"wrong data ({dtype.__name__}, root {root})")
-        return "; ".join(problems)
-
-    def _reduce(self, call) -> str:
-        problems = []
-        for number, dtype, root in self._calls():
-            send = self.data(self.rank, number, dtype)
-            recv = np.full_like(send, -1)
-            call(send, recv, MPI.SUM, root)
-            if self.rank == root and not self.right(recv, self.total(number, dtype)):
-                problems.append(f"wrong sum ({dtype.__name__}, root {root})")
-            if not np.array_equal(send, self.data(self.rank, number, dtype)):
-                problems.append(f"send buffer changed ({dtype.__name__}, root {root})")
-        return "; ".join(problems)
-
-    def _allreduce(self, call) -> str:
-        problems = []
-        for number, dtype, _ in self._calls():
-            send = self.data(self.rank, number, dtype)
-            recv = np.full_like(send, -1)
-            call(send, recv)
-            if not self.right(recv, self.total(number, dtype)):
-                problems.append(f"wrong sum ({dtype.__name__})")
-            if not np.array_equal(send, self.data(self.rank, number, dtype)):
-                problems.append(f"send buffer changed ({dtype.__name__})")
-        return "; ".join(problems)
-
-
 # ---------------------------------------------------------------------- measuring
 
 
@@ -255,6 +113,7 @@ class Bench:
         self.ranks = self.control.Get_size()
         self.contenders = list(contenders)
         self.settings = settings or Settings()
+        self.dtype = np.dtype(self.settings.dtype)
 
     def close(self) -> None:
         """Free the private communicator."""
@@ -270,8 +129,8 @@ class Bench:
 
     def measure(self, collective: str, nbytes: int) -> Result:
         """One row of a table."""
-        if nbytes % ELEMENT:
-            raise ValueError(f"{nbytes} bytes: sizes are multiples of {ELEMENT}")
+        if nbytes % self.dtype.itemsize:
+            raise ValueError(f"{nbytes} bytes are no whole number of {self.dtype.name}")
         valid, problems = self._validate(collective, nbytes)
         block = _Blocks(self, collective, nbytes)
         # A garbage collection inside a block is no property of a contender.
@@ -293,12 +152,13 @@ class Bench:
     def _validate(self, collective, nbytes):
         valid: dict[str, bool | None] = {}
         problems: list[str] = []
-        validator = Validator(self.control, nbytes) if self.settings.validate else None
+        validator = Validator(self.control, collective, nbytes // self.dtype.itemsize,
+                              self.dtype) if self.settings.validate else None
         for contender in self.contenders:
             if validator is None:
                 valid[contender.name] = None
                 continue
-            problem = validator.problem(collective, contender.call_of(collective))
+            problem = validator.problem(contender.call_of(collective))
             valid[contender.name] = not problem
             if problem:
                 problems.append(f"{contender.name} {collective} of {nbytes} bytes: {problem}")
@@ -307,12 +167,12 @@ class Bench:
     def _plan(self, block: _Blocks) -> tuple[int, int]:
         """Warm up, and from that: (calls in a block, blocks of each contender)."""
         settings = self.settings
-        rooted = block.collective in ROOTED
+        rotating = WORKLOADS[block.collective].rooted and settings.root < 0
         if settings.warmup:
             for contender in range(-1, len(self.contenders)):
                 block.time(contender, settings.warmup)
         # Double the calls until they take long enough to be extrapolated from.
-        calls = self.ranks if rooted else 1
+        calls = self.ranks if rotating else 1
         while True:
             estimates = self.slowest(
                 [block.time(i, calls) for i in range(-1, len(self.contenders))])
@@ -325,11 +185,11 @@ class Bench:
         else:
             fitting = settings.budget * 1e6 / sum(estimates)
             iterations = min(MAX_CALLS, int(fitting / repetitions))
-            least = self.ranks if rooted else 2
+            least = self.ranks if rotating else 2
             if iterations < least:
                 iterations = least
                 repetitions = min(repetitions, max(MIN_REPETITIONS, int(fitting / least)))
-        if rooted:
+        if rotating:
             iterations = math.ceil(iterations / self.ranks) * self.ranks
         return iterations, repetitions
 
@@ -353,34 +213,37 @@ class _Blocks:
     def __init__(self, bench: Bench, collective: str, nbytes: int):
         self.bench = bench
         self.collective = collective
-        count = nbytes // ELEMENT
-        self.send = np.ones(count)
-        self.recv = np.zeros(count)
-        rank = bench.control.Get_rank()
-        self.view = memoryview(self.send)
-        self.data = [memoryview(np.full(count, 1.0 + rank + change)) for change in range(2)]
+        workload = WORKLOADS[collective]
+        place = Place(bench.control.Get_rank(), bench.ranks, nbytes // bench.dtype.itemsize,
+                      bench.dtype)
+        send = np.ones(workload.sent(place), bench.dtype)
+        recv = np.zeros(workload.received(place) if workload.received else 0, bench.dtype)
+        self.loop, self.arguments = workload.loop, workload.arguments(send, recv, place)
+        self.view = memoryview(send)
+        self.data = [memoryview(np.full_like(send, 1 + (place.rank + change) % 64))
+                     for change in range(2)]
         self.schedules: dict[int, list[tuple[int, int]]] = {}
         self.calls = [contender.call_of(collective) for contender in bench.contenders]
-        self.idle = _empty_loop if collective == "barrier" else _nothing_loop
 
     def schedule(self, calls: int) -> list[tuple[int, int]]:
         """(root, which data) of each call."""
         if calls not in self.schedules:
-            ranks = self.bench.ranks
-            self.schedules[calls] = [(i % ranks, (i + i // ranks) % 2) for i in range(calls)]
+            ranks, root = self.bench.ranks, self.bench.settings.root
+            self.schedules[calls] = [(i % ranks if root < 0 else root, (i + i // ranks) % 2)
+                                     for i in range(calls)]
         return self.schedules[calls]
 
     def time(self, contender: int, calls: int) -> float:
         """µs per call of this rank; contender -1 does nothing but change data."""
         schedule = self.schedule(calls)
         if contender < 0:
-            loop, call = self.idle, None
+            loop, call = WORKLOADS[self.collective].idle, None
         else:
-            loop, call = _LOOPS[self.collective], self.calls[contender]
+            loop, call = self.loop, self.calls[contender]
         barrier = self.bench.control.Barrier
         barrier()
         start = time.perf_counter()
-        loop(call, self.view, self.data, schedule, self.send, self.recv)
+        loop(call, self.view, self.data, schedule, self.arguments)
         seconds = time.perf_counter() - start
         # Ranks that are through must not compete with those that are not.
         barrier()

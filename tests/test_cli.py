@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from smcoll import config, launch
+from smcoll import config, launch, mpi_settings
 from smcoll.algos import ALGORITHMS
-from smcoll.cli import compare, output
+from smcoll.cli import output, peers, selection
 
 PROGRAM = """\
 import sys
@@ -172,14 +172,14 @@ def test_compare_meta(compared):
     meta = compared[1]["meta"]
     info = launch.mpi_info()
     assert meta["mpi"]["mpiexec"] == info.mpiexec
-    assert meta["point_to_point"] == launch.point_to_point_settings(info.family)
+    assert meta["point_to_point"] == mpi_settings.point_to_point_settings(info.family)
     assert [len(job["placement"]) for job in meta["jobs"]] == [2]
     assert meta["jobs"][0]["thread_level"] == "multiple"
 
 
 def test_compare_table_says_how_messages_were_forced(compared):
     text = compared[0].stdout
-    (name, value), = launch.point_to_point_settings(launch.mpi_info().family).items()
+    (name, value), = mpi_settings.point_to_point_settings(launch.mpi_info().family).items()
     assert f"{name}={value}" in text
     assert text.count("shared memory") == len(compared[1]["rows"])
 
@@ -193,7 +193,7 @@ def test_compare_csv(compared):
 
 def test_compare_one_algorithm_one_thread_level(tmp_path):
     smcoll("compare", "-n", 2, "-m", 4096, "--factor", 1000, "--collectives", "reduce,allreduce",
-           "--algorithm", "tiled", "--no-point-to-point", "--thread-level", "single", "-i", 10,
+           "--algorithms", "tiled", "--no-point-to-point", "--thread-level", "single", "-i", 10,
            "-x", 2, "-r", 5, "--no-validate", "--json", tmp_path / "out.json")
     record = json.loads((tmp_path / "out.json").read_text())
     assert {row["algorithm"] for row in record["rows"]} == {"tiled"}
@@ -255,8 +255,13 @@ def test_a_job_that_fails_is_reported(tmp_path):
     (["-n", "2,x"], "numbers of ranks"),
     (["-n", "0"], "numbers of ranks"),
     (["--collectives", "gossip"], "gossip"),
-    (["--algorithm", "magic"], "magic"),
+    (["--algorithms", "magic"], "magic"),
     (["--thread-level", "double"], "thread-level"),
+    (["-T", "float16"], "a type such as"),
+    (["-T", "complex128"], "a type such as"),
+    (["-k", "first"], "rotate"),
+    (["--mpi-setting", "turbo"], "turbo"),
+    (["--sizes", "12"], "multiples of 8"),
     (["--layout", "0,0,x", "-n", "2"], "layout"),
 ])
 def test_compare_refuses_bad_options(arguments, text):
@@ -265,9 +270,131 @@ def test_compare_refuses_bad_options(arguments, text):
 
 
 def test_sizes_end_with_the_largest():
-    assert compare.parse_sizes("8:4M", 4)[-3:] == [524288, 2097152, 4194304]
-    assert compare.parse_sizes("1K", 16) == [8, 128, 1024]
-    assert compare.parse_sizes("8:8", 4) == [8]
+    assert selection.sizes("8:4M", 4)[-3:] == [524288, 2097152, 4194304]
+    assert selection.sizes("1K", 16) == [8, 128, 1024]
+    assert selection.sizes("8:8", 4) == [8]
+    assert selection.sizes("1:4", 2, element=1) == [1, 2, 4]
+    assert selection.sizes("8:4M", 4, "1K,64") == [1024, 64]
+
+
+def test_compare_every_collective_of_the_interface(tmp_path):
+    smcoll("compare", "-n", 3, "--sizes", "8,4K", "--collectives", "all", "--budget", 0.02, "-f",
+           "-T", "int32", "-k", 1, "--no-point-to-point", "--json", tmp_path / "out.json")
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert {row["collective"] for row in rows} == set(selection.COLLECTIVES)
+    assert len(rows) == 2 * len(selection.COLLECTIVES) - 1
+    assert {row["valid"] for row in rows} == {True}, rows
+    assert {row["path"] for row in rows} == {"shared memory"}
+
+
+def test_compare_names_the_rows_that_memory_does_not_allow(tmp_path):
+    result = smcoll("compare", "-n", 2, "--sizes", "8,64K", "--collectives", "alltoall", "--budget",
+                    0.02, "-M", "256K", "--no-point-to-point", "--json", tmp_path / "out.json")
+    assert [row["bytes"] for row in json.loads((tmp_path / "out.json").read_text())["rows"]] == [8]
+    assert "left out: 2 ranks: alltoall of 65536 bytes" in result.stdout
+
+
+def test_compare_a_row_for_each_algorithm(tmp_path):
+    smcoll("compare", "-n", 2, "--sizes", "64K", "--collectives", "allreduce,bcast", "--budget",
+           0.02, "--algorithms", "auto,tiled,recursive_doubling", "--no-point-to-point", "--json",
+           tmp_path / "out.json", "--plot", tmp_path / "out.svg")
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert [(row["collective"], row["algorithm"]) for row in rows] == [
+        ("allreduce", "all_read"), ("allreduce", "tiled"), ("allreduce", "recursive_doubling"),
+        ("bcast", "fan_out")]
+    # MPI is measured once for all of them.
+    assert len({row["mpi_us"] for row in rows if row["collective"] == "allreduce"}) == 1
+
+
+def test_compare_peers_merges_environments_and_settings(tmp_path):
+    settings = mpi_settings.settings(launch.mpi_info().family)
+    result = smcoll("compare", "-n", 2, "--sizes", "8", "--collectives", "barrier,scan", "--budget",
+                    0.02, "--peers", sys.prefix, "--json", tmp_path / "out.json")
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert len(record["meta"]["peers"]) == len(settings)
+    for row in record["rows"]:
+        assert row["ratio"] == min(figures["ratio"] for figures in row["peers"].values())
+        assert row["peers"][row["fastest"]]["ratio"] == row["ratio"]
+        assert row["fastest"] in result.stdout
+
+
+def test_the_fastest_peer_is_the_one_with_the_smallest_ratio():
+    def rows(mpi_us, smcoll_us, valid=True):
+        ratio = mpi_us / smcoll_us
+        return [{"ranks": 2, "collective": "scan", "bytes": 8, "algorithm": "direct",
+                 "mpi_us": mpi_us, "mpi_us_min": mpi_us, "mpi_us_max": mpi_us,
+                 "smcoll_us": smcoll_us, "smcoll_us_min": smcoll_us, "smcoll_us_max": smcoll_us,
+                 "ratio": ratio if valid else None, "ratio_low": ratio if valid else None,
+                 "ratio_high": ratio if valid else None, "path": "shared memory",
+                 "parameters": {}, "valid": True, "mpi_valid": valid,
+                 "problems": [] if valid else ["mpi scan of 8 bytes: wrong"]}]
+
+    row, = peers.merge({"A": rows(3, 1), "B": rows(4, 2), "C": rows(1, 1, valid=False)})
+    assert (row["fastest"], row["ratio"], row["smcoll_us"], row["mpi_us"]) == ("B", 2, 2, 4)
+    assert row["valid"] is True and row["problems"] == ["C: mpi scan of 8 bytes: wrong"]
+
+
+def test_peers_without_smcoll_are_refused(tmp_path):
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\necho 'No module named smcoll' >&2; exit 1\n")
+    python.chmod(0o755)
+    result = smcoll("compare", "--peers", tmp_path, code=2)
+    assert "No module named smcoll" in result.stderr
+    assert "no Python environment" in smcoll("compare", "--peers", "/dev/null", code=2).stderr
+
+
+# ---------------------------------------------------------------------- sweep
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    result = smcoll("sweep", "-n", 3, "--sizes", "8,8K", "--collectives", "bcast,allreduce",
+                    "--fan-in", "1,2,3", "--fan-out", "2", "--segment-sizes", "4K,16K",
+                    "--budget", 0.002, "--json", folder / "out.json", "--plot", folder / "out.svg")
+    return result, json.loads((folder / "out.json").read_text()), folder / "out.svg"
+
+
+def test_sweep_measures_every_variant(swept):
+    rows = swept[1]["rows"]
+    assert {row["valid"] for row in rows} == {True}
+    for segment_size in (4096, 16384):
+        variants = [(row["algorithm"], row.get("fan_in"), row.get("fan_out")) for row in rows
+                    if row["collective"] == "allreduce" and row["bytes"] == 8
+                    and row["segment_size"] == segment_size]
+        # Two children at most: a radix of 3 is the same tree as one of 2.
+        assert variants == [
+            ("all_read", None, None), ("fan_in_fan_out", 1, 2), ("fan_in_fan_out", 2, 2),
+            ("recursive_doubling", None, None), ("recursive_halving", None, None),
+            ("tiled", None, None)]
+    assert len(rows) == 2 * 2 * (6 + 1)
+
+
+def test_sweep_prints_the_fastest_of_each_size(swept):
+    best = min((row for row in swept[1]["rows"] if (row["collective"], row["bytes"]) == (
+        "allreduce", 8192)), key=lambda row: row["smcoll_us"])
+    line = next(line for line in swept[0].stdout.splitlines()
+                if "allreduce" in line and " 8192 " in line)
+    assert best["algorithm"] in line and str(best["segment_size"]) in line
+
+
+def test_sweep_figure_has_time_against_size_and_against_radix(swept):
+    pytest.importorskip("matplotlib")
+    text = swept[2].read_text()
+    assert text.count('id="axes_') == 4
+
+
+@pytest.mark.parametrize("arguments, text", [
+    (["--collectives", "gather"], "choice of algorithms"),
+    (["--fan-in", "0"], "numbers of children"),
+    (["--fan-out", "2,x"], "numbers of children"),
+    (["--segment-sizes", "4Q"], "not a number of bytes"),
+    (["--algorithms", "magic"], "magic"),
+])
+def test_sweep_refuses_bad_options(arguments, text):
+    result = smcoll("sweep", *arguments, code=2)
+    assert text in " ".join(result.stderr.replace("│", " ").split())
 
 
 def test_plot(compared, tmp_path):

@@ -190,6 +190,7 @@ def test_pickle_of_an_installed_world(comm_world):
 
 
 PROGRAM = """
+    import sys
     import smcoll
     smcoll.install()
     from mpi4py import MPI
@@ -200,7 +201,7 @@ PROGRAM = """
     assert (total == comm.size).all()
     copy = comm.Dup()
     copy.Allreduce(np.ones(3), total)
-    print("types", type(comm).__module__, type(copy).__module__)
+    sys.stdout.write(f"types {type(comm).__module__} {type(copy).__module__}\\n")
 """
 
 
@@ -229,8 +230,9 @@ STAR = """
     assert "smcoll" not in type(MPI.__spec__.loader).__module__
     assert MPI.__spec__.loader is MPI.__loader__
     assert not any("smcoll" in type(finder).__module__ for finder in sys.meta_path)
-    print("types", *(type(comm).__module__ for comm in
-                     (COMM_WORLD, COMM_SELF, COMM_WORLD.Split(), COMM_SELF.Create_cart([1]))))
+    types = [type(comm).__module__ for comm in
+             (COMM_WORLD, COMM_SELF, COMM_WORLD.Split(), COMM_SELF.Create_cart([1]))]
+    sys.stdout.write(f"types {' '.join(types)}\\n")
 """
 
 
@@ -256,13 +258,14 @@ def test_run_of_a_program_that_copies_names(tmp_path, module, disabled):
 
 
 INITIALISES_ITSELF = """
+    import sys
     import mpi4py
     mpi4py.rc.initialize = False
     mpi4py.rc.finalize = False
     from mpi4py import MPI
     import numpy as np
     assert not MPI.Is_initialized()
-    print("type", type(MPI.COMM_WORLD).__module__)
+    sys.stdout.write(f"type {type(MPI.COMM_WORLD).__module__}\\n")
     assert MPI.COMM_WORLD and MPI.COMM_WORLD != MPI.COMM_SELF
     MPI.COMM_WORLD.free()
     MPI.Init_thread(MPI.THREAD_MULTIPLE)
@@ -273,7 +276,7 @@ INITIALISES_ITSELF = """
         assert comm.size == 1 or sum(row["calls"] for row in comm.stats()
                                      if row["path"] == "shared memory") == 1
     MPI.Finalize()
-    print("end", MPI.Is_finalized())
+    sys.stdout.write(f"end {MPI.Is_finalized()}\\n")
 """
 
 

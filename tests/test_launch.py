@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from smcoll import launch, node
+from smcoll import launch, mpi_settings, node
 
 PRINT_ENVIRONMENT = """\
 import json, os
@@ -192,10 +192,11 @@ def test_under_mpiexec():
         assert launch.under_mpiexec({**OF_THE_USER, name: "0"})
 
 
-def test_point_to_point_settings_name_every_family():
+def test_mpi_settings_name_every_family():
     for family in launch.TITLES:
-        settings = launch.point_to_point_settings(family)
-        assert settings and not launch.outer_environment(settings).keys() ^ settings.keys()
+        forced = mpi_settings.point_to_point_settings(family)
+        assert forced and not launch.outer_environment(forced).keys() ^ forced.keys()
+        assert next(iter(mpi_settings.settings(family))) == "default"
 
 
 # ---------------------------------------------------------------------- jobs

@@ -16,8 +16,8 @@ def main() -> None:
         from .run_program import run_program
 
         run_program(sys.argv[3:], module=sys.argv[2] == "module")
-    elif word == "compare-rank":
-        from .compare_job import rank_main
+    elif word == "measure-rank":
+        from .measure_rank import rank_main
 
         rank_main(sys.argv[2])
     else:

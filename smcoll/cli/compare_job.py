@@ -1,25 +1,27 @@
-"""The ranks' part of ``smcoll compare``: measures, and rank 0 appends each row to a file."""
+"""The ranks' part of ``smcoll compare``."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-from .run_program import end_job
+from ..algos import ALGORITHMS
 
 
 @dataclass(frozen=True)
-class Task:
+class CompareTask:
     """What to measure; travels to the ranks as JSON."""
+
+    kind: ClassVar[str] = "compare"
 
     collectives: list[str]
     sizes: list[int]
     settings: dict  # of measure.Settings
-    config: dict  # of smcoll.Config
+    algorithms: list[str] = field(default_factory=lambda: ["auto"])
+    memory: int = 0  # bytes that all ranks' buffers may take; 0: any
     thread_level: str = "multiple"
+    config: dict = field(default_factory=dict)  # of smcoll.Config
 
     def points(self) -> Iterator[tuple[str, int]]:
         """Each (collective, bytes); a barrier has no bytes."""
@@ -27,88 +29,93 @@ class Task:
             for nbytes in [0] if collective == "barrier" else self.sizes:
                 yield collective, nbytes
 
+    def rows(self) -> int:
+        """How many rows there will be, if memory suffices for all."""
+        return sum(len(self.algorithms_of(collective)) for collective, _ in self.points())
 
-def measure_task(comm, task: Task, report: Callable[[dict], None]) -> dict:
-    """Measure on the ranks of ``comm``; ``report(row)`` is called on rank 0. Returns the facts
-    about this job that belong to its record.
-    """
-    from mpi4py import MPI
+    def algorithms_of(self, collective: str) -> list[str]:
+        """Those wanted that this collective has; what smcoll chooses where it has none of them."""
+        known = ("auto", *ALGORITHMS.get(collective, ()))
+        return [name for name in self.algorithms if name in known] or ["auto"]
 
-    import smcoll
-    from smcoll import measure
+    def measure(self, comm, report: Callable[[dict], None]) -> dict:
+        """Measure on the ranks of ``comm``; ``report(row)`` is called on rank 0. Returns the facts
+        about this job that belong to its record.
+        """
+        from mpi4py import MPI
 
-    accelerated = smcoll.Comm(comm, config=smcoll.Config(**task.config))
-    plain = MPI.Intracomm.Dup(MPI.Intracomm(comm))
-    contenders = [measure.methods_of("mpi", plain), measure.methods_of("smcoll", accelerated)]
-    bench = measure.Bench(comm, contenders, measure.Settings(**task.settings))
-    facts = {
+        import smcoll
+        from smcoll import measure
+        from smcoll.workloads import bytes_of_buffers
+
+        plain = MPI.Intracomm.Dup(MPI.Intracomm(comm))
+        contenders = [measure.methods_of("mpi", plain)]
+        bench = measure.Bench(comm, contenders, measure.Settings(**self.settings))
+        facts = facts_about_job(MPI, bench)
+        accelerated: dict[tuple, smcoll.Comm] = {}
+        for collective, nbytes in self.points():
+            needed = bench.ranks * bytes_of_buffers(collective, nbytes, bench.ranks)
+            if self.memory and needed > self.memory:
+                facts["left_out"].append(f"{collective} of {nbytes} bytes: its buffers would take "
+                                         f"{needed} bytes of memory")
+                continue
+            chosen = {}
+            for name in self.algorithms_of(collective):
+                setting = {} if name == "auto" else {collective: name}
+                key = tuple(setting.items())
+                if key not in accelerated:
+                    accelerated[key] = smcoll.Comm(comm, smcoll.Config(**self.config, **setting))
+                chosen["smcoll" if name == "auto" else f"smcoll {name}"] = accelerated[key]
+            bench.contenders = [contenders[0], *(
+                measure.methods_of(name, one) for name, one in chosen.items())]
+            result = bench.measure(collective, nbytes)
+            for name, one in chosen.items():
+                explanation = one.explain(collective, nbytes=nbytes)
+                if bench.control.Get_rank() == 0:
+                    report(row_of(result, name, explanation))
+        bench.close()
+        plain.Free()
+        for one in accelerated.values():
+            one.Free()
+        return facts
+
+
+def facts_about_job(MPI, bench) -> dict:
+    """Ranks, their CPUs, MPI's version and thread level."""
+    return {
         "ranks": bench.ranks,
         "placement": bench.placement(),
         "thread_level": _thread_level(MPI),
         "library": MPI.Get_library_version().split("\0")[0].strip(),
+        "left_out": [],
     }
-    for collective, nbytes in task.points():
-        result = bench.measure(collective, nbytes)
-        explanation = accelerated.explain(collective, nbytes=nbytes)
-        if comm.Get_rank() == 0:
-            report(row_of(result, explanation))
-    bench.close()
-    plain.Free()
-    accelerated.Free()
-    return facts
 
 
-def row_of(result, explanation) -> dict:
-    """One row of the table, as in the JSON."""
+def row_of(result, name: str, explanation) -> dict:
+    """One row of the table, as in the JSON: the contender called ``name`` beside MPI."""
     row = {"collective": result.collective, "bytes": result.nbytes, "ranks": result.ranks}
-    for name in ("mpi", "smcoll"):
-        row[f"{name}_us"] = result.median(name)
-        row[f"{name}_us_min"] = min(result.times[name])
-        row[f"{name}_us_max"] = max(result.times[name])
+    for key, contender in (("mpi", "mpi"), ("smcoll", name)):
+        row[f"{key}_us"] = result.median(contender)
+        row[f"{key}_us_min"] = min(result.times[contender])
+        row[f"{key}_us_max"] = max(result.times[contender])
     # Wrong results are never faster or slower than anything.
-    wrong = False in result.valid.values()
-    ratios = (None, None, None) if wrong else result.ratio("mpi", "smcoll")
+    wrong = False in (result.valid["mpi"], result.valid[name])
+    ratios = (None, None, None) if wrong else result.ratio("mpi", name)
     row["ratio"], row["ratio_low"], row["ratio_high"] = ratios
     return row | {
         "algorithm": explanation.algorithm,
         "path": explanation.path,
         "parameters": explanation.parameters,
         "reason": explanation.reason,
-        "valid": result.valid["smcoll"],
+        "valid": result.valid[name],
         "mpi_valid": result.valid["mpi"],
-        "problems": result.problems,
+        "problems": [text for text in result.problems if text.startswith(
+            (f"{name} {result.collective} ", f"mpi {result.collective} "))],
         "iterations": result.iterations,
-        "repetitions": len(result.times["smcoll"]),
+        "repetitions": len(result.times[name]),
     }
 
 
 def _thread_level(MPI) -> str:
     names = ("single", "funneled", "serialized", "multiple")
     return {getattr(MPI, f"THREAD_{name.upper()}"): name for name in names}[MPI.Query_thread()]
-
-
-def rank_main(folder: str) -> None:
-    """A rank of a job that ``smcoll compare`` started: task from, rows to files in ``folder``."""
-    task = Task(**json.loads(Path(folder, "task.json").read_text()))
-
-    import mpi4py
-
-    mpi4py.rc.thread_level = task.thread_level
-    from mpi4py import MPI
-
-    try:
-        with open(Path(folder, "rows.jsonl") if MPI.COMM_WORLD.Get_rank() == 0 else os.devnull,
-                  "w") as rows:
-            def report(record: dict) -> None:
-                rows.write(json.dumps(record) + "\n")
-                rows.flush()
-
-            report({"meta": measure_task(MPI.COMM_WORLD, task, report)})
-    except BaseException as error:
-        end_job(error)
-        raise
-
-
-def write_task(folder: str, task: Task) -> None:
-    """For ``rank_main``."""
-    Path(folder, "task.json").write_text(json.dumps(asdict(task)))

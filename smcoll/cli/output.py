@@ -14,11 +14,12 @@ from rich.text import Text
 from .. import launch
 
 # Okabe and Ito's colours, which the colour-blind can tell apart; markers and dashes for print.
-STYLES = {
-    "smcoll": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
-    "mpi": {"color": "#D55E00", "marker": "s", "linestyle": "--"},
-    "point_to_point": {"color": "#009E73", "marker": "^", "linestyle": ":"},
-}
+STYLES = [
+    {"color": color, "marker": marker, "linestyle": line} for color, marker, line in (
+        ("#0072B2", "o", "-"), ("#D55E00", "s", "--"), ("#009E73", "^", ":"),
+        ("#CC79A7", "D", "-."), ("#E69F00", "v", "-"), ("#56B4E9", "P", "--"),
+        ("#000000", "x", ":"), ("#F0E442", "*", "-."))
+]
 
 
 def write_json(file: Path, content: dict) -> None:
@@ -61,11 +62,14 @@ def verdict(row: dict) -> Text:
     return Text("-" if row["valid"] is None else "yes")
 
 
-def compare_table(rows: list[dict], title: str, mpi: str) -> Table:
-    """The table of one rank count."""
+def compare_table(rows: list[dict], title: str, mpi: str, full: bool = False) -> Table:
+    """The table of one rank count. ``full``: with the fastest and the slowest block of each."""
     table = Table(title=title, title_justify="left")
-    for name in ("collective", "bytes", "smcoll us", f"{mpi} us", "times faster",
-                 "point-to-point us", "times faster", "algorithm", "path", "valid"):
+    forced = any("point_to_point_us" in row for row in rows)
+    names = ["collective", "bytes", "smcoll us", f"{mpi} us", "times faster"]
+    names += ["point-to-point us", "times faster"] if forced else []
+    names += ["algorithm", "path", "valid"]
+    for name in names:
         left = name in ("collective", "algorithm", "path", "valid")
         table.add_column(name, justify="left" if left else "right")
     previous = None
@@ -73,14 +77,21 @@ def compare_table(rows: list[dict], title: str, mpi: str) -> Table:
         if previous not in (None, row["collective"]):
             table.add_section()
         previous = row["collective"]
-        table.add_row(
-            row["collective"], str(row["bytes"]),
-            microseconds(row["smcoll_us"]), microseconds(row["mpi_us"]),
-            ratio(row["ratio"], row["ratio_low"]),
-            microseconds(row.get("point_to_point_us")),
-            ratio(row.get("point_to_point_ratio"), row.get("point_to_point_ratio_low")),
-            row["algorithm"], row["path"], verdict(row))
+        cells = [row["collective"], str(row["bytes"]), time_cell(row, "smcoll", full),
+                 time_cell(row, "mpi", full), ratio(row["ratio"], row["ratio_low"])]
+        if forced:
+            cells += [time_cell(row, "point_to_point", full), ratio(
+                row["point_to_point_ratio"], row["point_to_point_ratio_low"])]
+        table.add_row(*cells, row["algorithm"], row["path"], verdict(row))
     return table
+
+
+def time_cell(row: dict, key: str, full: bool) -> str:
+    """A median, or with its range."""
+    text = microseconds(row.get(f"{key}_us"))
+    if full and f"{key}_us_min" in row:
+        text += f" ({microseconds(row[f'{key}_us_min'])}-{microseconds(row[f'{key}_us_max'])})"
+    return text
 
 
 def wide_console(**options) -> Console:
@@ -102,36 +113,115 @@ def require_matplotlib() -> None:
         raise typer.BadParameter("--plot needs matplotlib: pip install 'smcoll[plot]'") from None
 
 
-def plot(file: Path, rows: list[dict], title: str) -> None:
-    """Time against size, one panel per rank count and collective; bands: slowest and fastest block.
-    """
+def title_of(meta: dict) -> str:
+    """One line above a figure."""
+    mpi = [meta["mpi"]["title"]] if "mpi" in meta else []
+    return ", ".join([*mpi, meta["machine"]["processor"], meta["date"][:10]])
+
+
+def curves_of(rows: list[dict]) -> dict[str, list[dict]]:
+    """Per contender its points ``{bytes, us, min, max}``, in the order of the legend."""
+    curves: dict[str, list[dict]] = {}
+
+    def add(name: str, row: dict, prefix: str) -> None:
+        if row.get(f"{prefix}_us") is None:
+            return
+        us = row[f"{prefix}_us"]
+        point = {"bytes": row["bytes"], "us": us, "min": row.get(f"{prefix}_us_min", us),
+                 "max": row.get(f"{prefix}_us_max", us)}
+        if point not in curves.setdefault(name, []):
+            curves[name].append(point)
+
+    several = len({row["algorithm"] for row in rows if row["bytes"] == rows[0]["bytes"]}) > 1
+    for row in rows:
+        add(f"smcoll {row['algorithm']}" if several else "smcoll", row, "smcoll")
+    for row in rows:
+        if "peers" in row:
+            for peer, figures in row["peers"].items():
+                add(peer, {"bytes": row["bytes"], **figures}, "mpi")
+        else:
+            add("MPI", row, "mpi")
+            add("MPI, point-to-point", row, "point_to_point")
+    return curves
+
+
+def draw_curves(panel, curves: dict[str, list[dict]]) -> None:
+    """Time against size, log-log; bands: slowest and fastest block."""
+    for number, (name, points) in enumerate(curves.items()):
+        style = STYLES[number % len(STYLES)]
+        sizes = [point["bytes"] for point in points]
+        panel.plot(sizes, [point["us"] for point in points], label=name, markersize=4, **style)
+        panel.fill_between(sizes, [point["min"] for point in points],
+                           [point["max"] for point in points], alpha=0.2, linewidth=0,
+                           color=style["color"])
+    panel.set(xscale="log", yscale="log", xlabel="bytes", ylabel="µs per call")
+    panel.grid(True, which="major", linewidth=0.4)
+    panel.legend(fontsize="small")
+
+
+def new_figure(rows_of_panels: int, columns: int, title: str):
+    """(figure, its panels)."""
     from matplotlib.figure import Figure
 
+    figure = Figure(figsize=(4.2 * columns, 3.4 * rows_of_panels + 0.4), layout="constrained")
+    figure.suptitle(title, fontsize="medium")
+    return figure, figure.subplots(rows_of_panels, columns, squeeze=False)
+
+
+def plot(file: Path, rows: list[dict], title: str) -> None:
+    """Time against size, one panel per rank count and collective."""
     counts = sorted({row["ranks"] for row in rows})
     collectives = [name for name in dict.fromkeys(row["collective"] for row in rows)
                    if name != "barrier"]
     if not collectives:
         raise typer.BadParameter("--plot draws time against size: a barrier has none")
-    figure = Figure(figsize=(4.2 * len(collectives), 3.4 * len(counts) + 0.4), layout="constrained")
-    panels = figure.subplots(len(counts), len(collectives), squeeze=False)
-    names = {"smcoll": "smcoll", "mpi": "MPI", "point_to_point": "MPI, point-to-point"}
+    figure, panels = new_figure(len(counts), len(collectives), title)
     for row_of_panels, ranks in zip(panels, counts, strict=True):
         for panel, collective in zip(row_of_panels, collectives, strict=True):
             chosen = [row for row in rows
                       if row["ranks"] == ranks and row["collective"] == collective]
-            for key, name in names.items():
-                points = [row for row in chosen if row.get(f"{key}_us") is not None]
-                if not points:
-                    continue
-                sizes = [row["bytes"] for row in points]
-                panel.plot(sizes, [row[f"{key}_us"] for row in points], label=name, markersize=4,
-                           **STYLES[key])
-                panel.fill_between(sizes, [row[f"{key}_us_min"] for row in points],
-                                   [row[f"{key}_us_max"] for row in points], alpha=0.2, linewidth=0,
-                                   color=STYLES[key]["color"])
-            panel.set(xscale="log", yscale="log", title=f"{collective}, {ranks} ranks",
-                      xlabel="bytes", ylabel="µs per call")
-            panel.grid(True, which="major", linewidth=0.4)
-            panel.legend(fontsize="small")
-    figure.suptitle(title, fontsize="medium")
+            draw_curves(panel, curves_of(chosen))
+            panel.set_title(f"{collective}, {ranks} ranks")
     figure.savefig(file, dpi=150)
+
+
+def plot_sweep(file: Path, rows: list[dict], title: str) -> None:
+    """Above: each algorithm at its best radices and segment size, against message size, beside MPI.
+    Below: time against radix at the message sizes swept, relative to the best radix.
+    """
+    rows = [row for row in rows if row["valid"] is not False]
+    cases = list(dict.fromkeys((row["collective"], row["ranks"], row["layout"]) for row in rows
+                               if row["collective"] != "barrier"))
+    if not cases:
+        raise typer.BadParameter("--plot draws time against size: a barrier has none")
+    figure, panels = new_figure(2, len(cases), title)
+    for (above, below), (collective, ranks, layout) in zip(panels.T, cases, strict=True):
+        chosen = [row for row in rows if (row["collective"], row["ranks"], row["layout"])
+                  == (collective, ranks, layout)]
+        best: dict[tuple, dict] = {}
+        for row in sorted(chosen, key=lambda row: -row["smcoll_us"]):
+            best[row["bytes"], row["algorithm"]] = row
+        draw_curves(above, curves_of(sorted(best.values(), key=lambda row: row["bytes"])))
+        above.set_title(f"{collective}, {ranks} ranks, {layout}", fontsize="small")
+        draw_radices(below, chosen)
+    figure.savefig(file, dpi=150)
+
+
+def draw_radices(panel, rows: list[dict]) -> None:
+    """Time against radix, for trees, at the best segment size; 1 is each message size's best."""
+    name = next((name for name in ("fan_in", "fan_out") if any(name in row for row in rows)), None)
+    panel.set(xlabel=f"{name.replace('_', '-')} radix" if name else "no tree was swept",
+              ylabel="time / time of the best radix")
+    if name is None:
+        return
+    for number, nbytes in enumerate(sorted({row["bytes"] for row in rows})):
+        times: dict[int, float] = {}
+        for row in rows:
+            if row["bytes"] == nbytes and name in row:
+                times[row[name]] = min(row["smcoll_us"], times.get(row[name], float("inf")))
+        radices = sorted(times)
+        best = min(times.values())
+        panel.plot(radices, [times[radix] / best for radix in radices], label=f"{nbytes} B",
+                   markersize=4, **STYLES[number % len(STYLES)])
+    panel.grid(True, which="major", linewidth=0.4)
+    panel.legend(fontsize="small")

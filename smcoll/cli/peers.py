@@ -1,0 +1,169 @@
+"""smcoll beside several MPIs: each in its own jobs, in its own Python environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from . import info, output
+from .compare_job import CompareTask
+
+# Asked of each environment's Python: which MPI it has, and in which settings it is to be measured.
+_PROBE = """\
+import json
+from smcoll import launch, mpi_settings
+mpi = launch.mpi_info()
+print(json.dumps([mpi.title, list(mpi_settings.settings(mpi.family))]))
+"""
+
+
+def compare_peers(task: CompareTask, environments: list[str], counts: list[int],
+                  layout: str | None) -> dict:
+    """Measure in every environment and setting. The record: merged rows, and each peer's own."""
+    found = {environment: probe(environment) for environment in environments}
+    peers: dict[str, dict] = {}
+    for environment, (title, settings) in found.items():
+        for setting in settings:
+            name = title if setting == "default" else f"{title} {setting}"
+            print(f"measuring {name}", file=sys.stderr, flush=True)
+            peers[name] = measure_peer(task, environment, setting, counts, layout)
+    return {
+        "meta": {
+            "command": ["smcoll", *sys.argv[1:]],
+            "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "machine": info.machine_facts(),
+            "task": asdict(task),
+            "peers": {name: record["meta"] for name, record in peers.items()},
+        },
+        "rows": merge({name: record["rows"] for name, record in peers.items()}),
+    }
+
+
+def python_of(environment: str) -> str:
+    """Its interpreter: of a virtual environment's folder, or named itself."""
+    path = Path(environment)
+    python = path / "bin" / "python" if path.is_dir() else path
+    if not os.access(python, os.X_OK) or python.is_dir():
+        raise typer.BadParameter(f"--peers {environment}: no Python environment is there")
+    return str(python)
+
+
+def probe(environment: str) -> tuple[str, list[str]]:
+    """(the MPI's name and version, its settings) of an environment."""
+    result = subprocess.run([python_of(environment), "-c", _PROBE], capture_output=True, text=True,
+                            check=False)
+    if result.returncode != 0:
+        reason = (result.stderr.strip().splitlines() or ["no message"])[-1]
+        raise typer.BadParameter(f"--peers {environment}: smcoll and an MPI are needed there "
+                                 f"({reason})")
+    title, settings = json.loads(result.stdout)
+    return title, settings
+
+
+def measure_peer(task: CompareTask, environment: str, setting: str, counts: list[int],
+                 layout: str | None) -> dict:
+    """``smcoll compare`` with that environment's Python."""
+    settings = task.settings
+    with tempfile.TemporaryDirectory(prefix="smcoll-peers-") as folder:
+        file = Path(folder, "rows.json")
+        options = [
+            "-n", ",".join(map(str, counts)), "--sizes", ",".join(map(str, task.sizes)),
+            "--collectives", ",".join(task.collectives), "-i", settings["iterations"],
+            "-x", settings["warmup"], "-r", settings["repetitions"],
+            "--budget", settings["budget"], "-M", task.memory, "-T", settings["dtype"],
+            "-k", "rotate" if settings["root"] < 0 else settings["root"],
+            "--algorithms", ",".join(task.algorithms), "--thread-level", task.thread_level,
+            "-c" if settings["validate"] else "-C", "--no-point-to-point",
+            "--mpi-setting", setting, "--json", file,
+            *(["--layout", layout] if layout else [])]
+        result = subprocess.run(
+            [python_of(environment), "-m", "smcoll", "compare", *map(str, options)],
+            stdout=subprocess.DEVNULL, stderr=None if sys.stderr.isatty() else subprocess.PIPE,
+            text=True, check=False)
+        # 1 with a file: a result of smcoll's was wrong, which the rows say.
+        if not file.exists():
+            raise typer.BadParameter(f"--peers {environment}: smcoll compare failed there with "
+                                     f"exit code {result.returncode}\n{result.stderr or ''}")
+        return json.loads(file.read_text())
+
+
+def merge(rows_of: dict[str, list[dict]]) -> list[dict]:
+    """One row for each point of all peers; smcoll's figures are those beside the fastest peer.
+
+    The fastest is the one with the smallest ratio, each taken in its own job; a peer whose result
+    was wrong is out of the row.
+    """
+    points: dict[tuple, dict[str, dict]] = {}
+    for name, rows in rows_of.items():
+        for row in rows:
+            points.setdefault((row["ranks"], row["collective"], row["bytes"], row["algorithm"]),
+                              {})[name] = row
+    merged = []
+    for (ranks, collective, nbytes, algorithm), peers in points.items():
+        right = {name: row for name, row in peers.items() if row["ratio"] is not None}
+        fastest = min(right, key=lambda name: right[name]["ratio"]) if right else None
+        best = right[fastest] if fastest else next(iter(peers.values()))
+        chosen = {key: best[key] for key in (
+            "mpi_us", "mpi_us_min", "mpi_us_max", "smcoll_us", "smcoll_us_min", "smcoll_us_max",
+            "ratio", "ratio_low", "ratio_high", "path", "parameters", "mpi_valid")}
+        smcoll = [row["valid"] for row in peers.values()]
+        merged.append({
+            "collective": collective, "bytes": nbytes, "ranks": ranks, **chosen,
+            "fastest": fastest, "algorithm": algorithm,
+            "valid": False if False in smcoll else None if None in smcoll else True,
+            "problems": [f"{name}: {text}" for name, row in peers.items()
+                         for text in row["problems"]],
+            "peers": {name: {key: row[key] for key in (
+                "mpi_us", "smcoll_us", "ratio", "ratio_low", "mpi_valid")}
+                for name, row in peers.items()},
+        })
+    return merged
+
+
+def print_record(console: Console, record: dict, full: bool) -> None:
+    """One table for each rank count, then what was wrong."""
+    peers = list(record["meta"]["peers"])
+    for ranks in dict.fromkeys(row["ranks"] for row in record["rows"]):
+        table = Table(title=f"{ranks} ranks, {record['meta']['machine']['processor']}",
+                      title_justify="left")
+        for name in ("collective", "bytes", "smcoll us", *(f"{peer} us" for peer in peers),
+                     "times faster than the fastest", "fastest", "algorithm", "valid"):
+            left = name in ("collective", "fastest", "algorithm", "valid")
+            table.add_column(name, justify="left" if left else "right")
+        previous = None
+        for row in record["rows"]:
+            if row["ranks"] != ranks:
+                continue
+            if previous not in (None, row["collective"]):
+                table.add_section()
+            previous = row["collective"]
+            times = [peer_cell(row["peers"].get(peer)) for peer in peers]
+            table.add_row(row["collective"], str(row["bytes"]),
+                          output.time_cell(row, "smcoll", full), *times,
+                          output.ratio(row["ratio"], row["ratio_low"]), row["fastest"] or "-",
+                          row["algorithm"], output.verdict(row | {"mpi_valid": True}))
+        console.print(table)
+    console.print("us: median over blocks of the slowest rank's mean per call, each peer in its "
+                  "own job beside smcoll; smcoll's is the one beside the fastest peer. A peer "
+                  "whose result was wrong (!) is out of its row.", soft_wrap=True)
+    for row in record["rows"]:
+        for problem in row["problems"]:
+            console.print(f"[bold red]wrong:[/bold red] {row['ranks']} ranks: {problem}",
+                          soft_wrap=True)
+
+
+def peer_cell(figures: dict | None) -> str:
+    """A peer's time; marked where its result was wrong."""
+    if figures is None:
+        return "-"
+    return output.microseconds(figures["mpi_us"]) + ("!" if figures["mpi_valid"] is False else "")

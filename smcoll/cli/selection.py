@@ -1,0 +1,130 @@
+"""Options that several measuring commands share, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import typer
+
+from .. import config, launch, node
+from ..algos import ALGORITHMS
+
+# As smcoll.workloads has them; importing that would initialise MPI in the command's own process.
+COLLECTIVES = (
+    "barrier", "bcast", "reduce", "allreduce", "gather", "gatherv", "scatter", "scatterv",
+    "allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw", "reduce_scatter",
+    "reduce_scatter_block", "scan", "exscan")
+THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
+# One thread for each rank: libraries' own threads would compete with the ranks.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def names(text: str) -> list[str]:
+    """``a,b`` -> its words."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def collectives(text: str) -> list[str]:
+    """``bcast,reduce`` or ``all``."""
+    chosen = [name.lower() for name in names(text)]
+    if chosen == ["all"]:
+        return list(COLLECTIVES)
+    unknown = [name for name in chosen if name not in COLLECTIVES]
+    if unknown or not chosen:
+        raise typer.BadParameter(f"--collectives: {', '.join(unknown) or 'none'} "
+                                 f"(there are {', '.join(COLLECTIVES)}, or all)")
+    return chosen
+
+
+def algorithms(text: str, chosen: Sequence[str]) -> list[str]:
+    """Names of algorithms, each of which at least one of the chosen collectives has."""
+    wanted = names(text)
+    known = sorted({name for collective in chosen for name in ALGORITHMS.get(collective, ())})
+    for name in wanted:
+        if name not in known and name != "auto":
+            raise typer.BadParameter(f"--algorithms: {name} (there are auto, {', '.join(known)})")
+    return wanted
+
+
+def bytes_list(option: str, text: str) -> list[int]:
+    """``4K,128K`` -> bytes."""
+    try:
+        return [config.parse_bytes(part) for part in names(text)]
+    except ValueError as error:
+        raise typer.BadParameter(f"{option} {text}: {error}") from None
+
+
+def element_type(name: str) -> np.dtype:
+    """A numpy name of a floating-point or integer type that MPI can add."""
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind not in "fiu" or dtype.itemsize not in (1, 2, 4, 8) or name == "float16":
+        raise typer.BadParameter(f"-T {name}: a type such as float64, float32, int32 or int8")
+    return dtype
+
+
+def sizes(text: str, factor: int, listed: str = "", element: int = 8) -> list[int]:
+    """``MIN:MAX`` or ``MAX`` in bytes (K and M for 1024 and 1024 squared) -> sizes.
+
+    ``listed``: the sizes themselves, instead.
+    """
+    if listed:
+        chosen = bytes_list("--sizes", listed)
+        if any(nbytes < element or nbytes % element for nbytes in chosen):
+            raise typer.BadParameter(f"--sizes {listed}: multiples of {element} bytes (one "
+                                     "element)")
+        return chosen
+    low, _, high = text.rpartition(":")
+    try:
+        first, last = config.parse_bytes(low or "8"), config.parse_bytes(high)
+    except ValueError as error:
+        raise typer.BadParameter(f"-m {text}: {error}") from None
+    if not element <= first <= last or first % element or last % element:
+        raise typer.BadParameter(f"-m {text}: sizes are multiples of {element} bytes (one "
+                                 "element), the smaller first")
+    chosen = []
+    while first < last:
+        chosen.append(first)
+        first *= factor
+    return [*chosen, last]
+
+
+def rank_counts(text: str) -> list[int]:
+    """``2,4,8`` -> rank counts; nothing: one for each core."""
+    if not text:
+        return [max(2, len(launch.cores(node.allowed_cpus())))]
+    try:
+        counts = [int(part) for part in text.split(",")]
+    except ValueError:
+        counts = [0]
+    if min(counts) < 1:
+        raise typer.BadParameter(f"-n {text}: numbers of ranks such as 2,4,8")
+    return counts
+
+
+def radices(option: str, text: str) -> list[int]:
+    """``2,4,8`` -> numbers of children."""
+    chosen = [int(part) if part.isdigit() else 0 for part in names(text)]
+    if not chosen or min(chosen) < 1 or max(chosen) > config.RADIX_LIMIT:
+        raise typer.BadParameter(f"{option} {text}: numbers of children between 1 and "
+                                 f"{config.RADIX_LIMIT}, such as 2,4,8")
+    return chosen
+
+
+def root(text: str) -> int:
+    """``rotate`` -> -1, or a rank."""
+    if text == "rotate":
+        return -1
+    if not text.isdigit():
+        raise typer.BadParameter(f"-k {text}: a rank, or rotate")
+    return int(text)
+
+
+def thread_level(name: str) -> str:
+    """One of MPI's."""
+    if name not in THREAD_LEVELS:
+        raise typer.BadParameter(f"--thread-level is one of {', '.join(THREAD_LEVELS)}")
+    return name

@@ -1,0 +1,153 @@
+"""``smcoll sweep``: algorithm x fan-in x fan-out x segment size x message size x placement."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from .. import launch
+from . import jobs, output, selection
+from .sweep_job import SweepTask, name_of
+
+# Those whose algorithm and radices can be given with the call.
+COLLECTIVES = ("barrier", "bcast", "reduce", "allreduce")
+
+
+def sweep_command(
+    ranks: Annotated[str, typer.Option(
+        "-n", "--ranks", show_default="one for each core", metavar="N[,N...]",
+        help="Ranks; one job for each number and layout.")] = "",
+    sizes: Annotated[str, typer.Option(
+        "-m", "--message-size", metavar="[MIN:]MAX", help="Message sizes in bytes.")] = "8:4M",
+    factor: Annotated[int, typer.Option(
+        min=2, help="From size to size: by this factor, and MAX itself.")] = 16,
+    size_list: Annotated[str, typer.Option(
+        "--sizes", metavar="BYTES[,BYTES...]", show_default="by -m and --factor",
+        help="These message sizes.")] = "",
+    collectives: Annotated[str, typer.Option(
+        metavar="NAME[,NAME...]", help=f"Of {', '.join(COLLECTIVES)}.")] = "bcast,reduce,allreduce",
+    algorithms: Annotated[str, typer.Option(
+        metavar="NAME[,NAME...]", show_default="all", help="Which algorithms.")] = "",
+    fan_in: Annotated[str, typer.Option(
+        metavar="N[,N...]", help="Radices of fan-in trees (children).")] = "2,3,4,5,6,7,8,12,16",
+    fan_out: Annotated[str, typer.Option(
+        metavar="N[,N...]", help="Radices of fan-out trees (children).")] = "2,3,4,5,6,7,8,12,16",
+    segment_sizes: Annotated[str, typer.Option(
+        metavar="BYTES[,BYTES...]", help="Bytes of a rank's data region in one segment.",
+        )] = "4K,16K,64K,128K,256K",
+    layout: Annotated[list[str] | None, typer.Option(
+        show_default="mpiexec's own", metavar="compact|spread|CPUS",
+        help="Binding of the ranks; repeat it to compare several.")] = None,
+    iterations: Annotated[int, typer.Option(
+        "-i", "--iterations", min=0, show_default="as many as fit the budget",
+        help="Calls in a block.")] = 0,
+    warmup: Annotated[int, typer.Option(
+        "-x", "--warmup", min=0, show_default="a few percent of the budget",
+        help="Calls before the first block.")] = 0,
+    repetitions: Annotated[int, typer.Option(
+        "-r", "--repetitions", min=1, help="Blocks of each, by turns.")] = 7,
+    budget: Annotated[float, typer.Option(
+        min=0.001, help="Seconds for each variant and message size, validation apart.")] = 0.1,
+    validate: Annotated[bool, typer.Option(
+        "-c/-C", "--validate/--no-validate", help="Check results against numpy.")] = True,
+    element: Annotated[str, typer.Option("-T", "--type", help="Type of the elements.")] = "float64",
+    root: Annotated[str, typer.Option(
+        "-k", "--root-rank", metavar="RANK|rotate", help="Root of rooted collectives.",
+        )] = "rotate",
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE")] = None,
+    csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE")] = None,
+    plot_file: Annotated[Path | None, typer.Option(
+        "--plot", metavar="FILE", help="A figure (.png, .svg, .pdf); needs matplotlib.")] = None,
+) -> None:
+    """Measure every algorithm with every radix and segment size, beside MPI's own collective.
+
+    Prints the fastest variant of each message size, as in the figures of Graham & Shipman 2008; the
+    files have them all. Started under mpiexec, it measures with the ranks of that job.
+    """
+    names = selection.collectives(collectives)
+    if fixed := [name for name in names if name not in COLLECTIVES]:
+        raise typer.BadParameter(f"--collectives: {', '.join(fixed)} (these have a choice of "
+                                 f"algorithms: {', '.join(COLLECTIVES)})")
+    dtype = selection.element_type(element)
+    wanted = selection.algorithms(algorithms, names)
+    task = SweepTask(
+        names, selection.sizes(sizes, factor, size_list, dtype.itemsize),
+        {"budget": budget, "repetitions": repetitions, "iterations": iterations, "warmup": warmup,
+         "validate": validate, "dtype": dtype.name, "root": selection.root(root)},
+        [] if "auto" in wanted else wanted, selection.radices("--fan-in", fan_in),
+        selection.radices("--fan-out", fan_out),
+        selection.bytes_list("--segment-sizes", segment_sizes))
+    if plot_file is not None:
+        output.require_matplotlib()
+    console = output.wide_console()
+    if launch.under_mpiexec():
+        if ranks or layout:
+            raise typer.BadParameter("this is a rank of a job already: leave -n and --layout out")
+        record = jobs.inside_job(task)
+        if record is None:
+            return  # not rank 0
+        for row in record["rows"]:
+            row["layout"] = record["meta"]["layout"]
+    else:
+        record = outside_jobs(task, selection.rank_counts(ranks), layout or [None])
+    print_best(console, record["rows"])
+    if json_file is not None:
+        output.write_json(json_file, record)
+    if csv_file is not None:
+        output.write_csv(csv_file, record["rows"])
+    if plot_file is not None:
+        output.plot_sweep(plot_file, record["rows"], output.title_of(record["meta"]))
+    if any(row["valid"] is False for row in record["rows"]):
+        raise typer.Exit(1)
+
+
+def outside_jobs(task: SweepTask, counts: list[int], layouts: list[str | None]) -> dict:
+    """One job for each number of ranks and layout."""
+    meta = jobs.describe(task, launch.mpi_info()) | {"layouts": layouts}
+    record: dict = {"meta": meta, "rows": []}
+    for count, layout in itertools.product(counts, layouts):
+        title = f"{count} ranks" + (f", {layout}" if layout else "")
+        with jobs.progress_bar(title, task.rows(count)) as advance:
+            rows, job = jobs.run_job(task, count, layout, {}, advance)
+        record["rows"] += [row | {"layout": layout or "mpiexec's own"} for row in rows]
+        meta["jobs"].append(job)
+    return record
+
+
+def print_best(console: Console, rows: list[dict]) -> None:
+    """For each collective and size: the fastest variant, and how far behind the next algorithm is.
+    """
+    table = Table()
+    for name in ("ranks", "layout", "collective", "bytes", "us", "MPI us", "times faster",
+                 "fastest", "segment size", "next algorithm takes"):
+        left = name in ("layout", "collective", "fastest", "next algorithm takes")
+        table.add_column(name, justify="left" if left else "right")
+    for (ranks, layout, collective, nbytes), group in grouped(rows):
+        best, *others = sorted(group, key=lambda row: row["smcoll_us"])
+        second = next((row for row in others if row["algorithm"] != best["algorithm"]), None)
+        behind = (f"{second['smcoll_us'] / best['smcoll_us']:.2f} times as long "
+                  f"({second['algorithm']})") if second else "-"
+        radices = {name: best[name] for name in ("fan_in", "fan_out") if name in best}
+        table.add_row(
+            str(ranks), layout, collective, str(nbytes), output.microseconds(best["smcoll_us"]),
+            output.microseconds(best["mpi_us"]), output.ratio(best["ratio"], best["ratio_low"]),
+            name_of({"algorithm": best["algorithm"], **radices}), str(best["segment_size"]), behind)
+    console.print(table)
+    for row in rows:
+        if row["valid"] is False:
+            console.print(f"[bold red]wrong:[/bold red] {row['ranks']} ranks: {row['collective']} "
+                          f"of {row['bytes']} bytes by {row['algorithm']}", soft_wrap=True)
+
+
+def grouped(rows: list[dict]):
+    """((ranks, layout, collective, bytes), its valid rows)."""
+    def key(row: dict) -> tuple:
+        return row["ranks"], row["layout"], row["collective"], row["bytes"]
+
+    valid = [row for row in rows if row["valid"] is not False]
+    return itertools.groupby(sorted(valid, key=key), key=key)
