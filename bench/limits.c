@@ -325,7 +325,8 @@ enum { COUNT = sizeof MEASUREMENTS / sizeof *MEASUREMENTS };
 
 /* ---------------------------------------------------------------- samples */
 
-/* Passes that fill the shortest sample. The least of some trials counts: disturbed ones are long. */
+/* Passes that fill the shortest sample. The least of some trials counts: a disturbed one
+ * is long. */
 static uint64_t passes_for_a_sample(struct work *work, measurement *measure)
 {
     enum { TRIALS = 3 };
