@@ -122,6 +122,7 @@ cdef inline void fill_call(Call *call, Team *team, const Plan *plan,
     call.operation = operands.operation
     call.root = operands.root
     call.sources = operands.sources
+    call.streaming = operands.nbytes >= team.streaming_size
     call.fan_in = plan.fan_in
     call.fan_out = plan.fan_out
 
@@ -177,12 +178,16 @@ cdef inline int run_allreduce(Team *team, const Plan *plan,
 cdef inline int run_allgather(Team *team, const Plan *plan, Gathering *blocks) noexcept nogil:
     cdef Call call
     cdef Operands operands
+    cdef int rank
     if is_inline(team, COLLECTIVE_ALLGATHER, plan.algorithm, blocks.longest):
         return allgather_inline(team, blocks)
     memset(&operands, 0, sizeof(operands))
     operands.nbytes = blocks.longest
     operands.element_size = 1
     fill_call(&call, team, plan, &operands)
+    for rank in range(team.size):
+        blocks.recv[rank].streaming = (
+            blocks.longest * <size_t> team.size >= team.streaming_size)
     return allgather_direct(&call, blocks, plan.pipelined, plan.section_bytes)
 
 

@@ -8,7 +8,7 @@ from smcoll.pairwise cimport (
     STEP_FOLDED, STEP_IN, STEP_READY, copy_in, halve, power_of_two, slice_of, steps_of,
 )
 from smcoll.pipeline cimport (
-    Call, Section, complete, heard, heard_all, plan_call, post, region, writable,
+    Call, Section, complete, deliver, heard, heard_all, plan_call, post, region, writable,
 )
 from smcoll.tiled cimport copy_in_others, copy_out_others, reduce_own_slice_for_all
 
@@ -88,7 +88,7 @@ cdef int fan_out(Call *call, Section *section) noexcept nogil:
             memcpy(own, source, section.nbytes)
             post(call, section, STEP_RESULT)
             source = own
-    memcpy(call.recv + section.offset, source, section.nbytes)
+    deliver(call, section.offset, source, section.nbytes)
     return DONE
 
 
@@ -200,7 +200,7 @@ cdef int copy_doubled(Call *call, Section *section) noexcept nogil:
         status = heard(call, section, owner, STEP_READY + steps)
         if status != DONE:
             return status
-    memcpy(call.recv + section.offset, operand(call, section, owner, steps), section.nbytes)
+    deliver(call, section.offset, operand(call, section, owner, steps), section.nbytes)
     return DONE
 
 
@@ -226,8 +226,7 @@ cdef int gather_slices(Call *call, Section *section) noexcept nogil:
         slice_of(owner, ranks, section.elements, &begin, &end)
         begin *= call.element_size
         end *= call.element_size
-        memcpy(call.recv + section.offset + begin, region(call, section, owner) + begin,
-               end - begin)
+        deliver(call, section.offset + begin, region(call, section, owner) + begin, end - begin)
         section.progress += 1
     return DONE
 

@@ -61,6 +61,7 @@ cdef struct Team:
     # How to wait (agreed once per communicator).
     int spin
     bint oversubscribed
+    size_t streaming_size      # results of so many bytes are written around the caches
     # Counters: functions of the sequence of calls only, hence the same on every rank.
     uint64_t call              # number of the current or last call
     uint64_t tick              # segment flags are tick + step; a call moves it past all its steps

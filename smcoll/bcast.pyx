@@ -3,7 +3,9 @@
 from libc.string cimport memcpy
 
 from smcoll.barrier cimport DONE
-from smcoll.pipeline cimport Call, Section, complete, heard, plan_call, post, region, writable
+from smcoll.pipeline cimport (
+    Call, Section, complete, deliver, heard, plan_call, post, region, writable,
+)
 from smcoll.trees cimport to_real, to_virtual
 
 cdef enum:
@@ -41,5 +43,5 @@ cdef int fan_out_section(Call *call, Section *section) noexcept nogil:
         post(call, section, STEP_DATA)
         source = own
     if v != 0:
-        memcpy(user, source, section.nbytes)
+        deliver(call, section.offset, source, section.nbytes)
     return DONE

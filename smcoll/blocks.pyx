@@ -12,7 +12,7 @@ from mpi4py import MPI
 from libc.stdlib cimport calloc, free
 
 from smcoll.buffers cimport (
-    Message, Specification, TypeLayout, entries, layout_of_type, locate, parse, parse_moved,
+    Message, Specification, TypeLayout, code_of_type, entries, layout_of_type, locate, parse, parse_moved,
     plain_array, split,
 )
 from smcoll.kernels cimport element_size
@@ -96,8 +96,10 @@ cdef Blocks parse_vector(object spec, bint writable, int ranks):
     cdef Py_ssize_t count, total = 0
     cdef int i
     buffer, counts, displacements, kind = split(spec, True)
-    if kind is None and plain_array(buffer, writable, &plain):
-        layout.size = layout.extent = element_size(plain.element_type)
+    if (kind is None or counts is not None and is_plain_type(kind)) and plain_array(
+            buffer, writable, &plain):
+        layout.size = layout.extent = element_size(
+            plain.element_type if kind is None else code_of_type(kind))
         layout.contiguous = True
         result.owner = buffer
         result.base = plain.address
@@ -181,8 +183,14 @@ cdef Blocks parse_vector_w(object spec, bint writable, int ranks):
     return result
 
 
+cdef inline bint is_plain_type(kind):
+    return isinstance(kind, MPI.Datatype) and code_of_type(kind) >= 0
+
+
 cdef bint is_integer(value):
     """Whether one number is given for all ranks: an array of no dimensions is one, too."""
+    if type(value) is list or type(value) is tuple:
+        return False
     if not hasattr(value, "__index__"):
         return False
     try:
@@ -200,6 +208,10 @@ cdef bint is_integer(value):
 
 cdef int read_integers(object sequence, int ranks, Py_ssize_t *integers) except -1:
     cdef Py_ssize_t i, value, length = len(sequence)
+    if type(sequence) is list and length == ranks:
+        for i in range(length):
+            integers[i] = PyNumber_Index((<list> sequence)[i])
+        return 0
     # All are looked at first: one that is no integer is told before a wrong number of them.
     for i in range(length):
         value = PyNumber_Index(sequence[i])

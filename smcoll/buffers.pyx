@@ -81,14 +81,23 @@ def _mpi_types():
 
 
 cdef dict _codes_of_mpi_types = None
+# mpi4py's own objects for predefined types, which live for ever, by address: no handle is asked.
+cdef dict _codes_of_objects = {}
+cdef list _lasting_objects = []
 
 
 cdef int code_of_type(datatype):
     # Made when first needed: a program may initialise MPI itself, after importing smcoll.
     global _codes_of_mpi_types
+    cdef object code
     if _codes_of_mpi_types is None:
         _codes_of_mpi_types = _mpi_types()
-    return _codes_of_mpi_types.get(datatype.handle, -1)
+        for known in [*vars(MPI).values(), *MPI._typedict.values()]:
+            if isinstance(known, MPI.Datatype) and known.handle in _codes_of_mpi_types:
+                _lasting_objects.append(known)
+                _codes_of_objects[<size_t> <void *> known] = _codes_of_mpi_types[known.handle]
+    code = _codes_of_objects.get(<size_t> <void *> datatype)
+    return code if code is not None else _codes_of_mpi_types.get(datatype.handle, -1)
 
 
 cdef bint plain_array(object spec, bint writable, Message *message) noexcept:

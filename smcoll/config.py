@@ -131,6 +131,9 @@ class Config:
         "2M", _bytes_between(1, 1 << 30), "bytes",
         "a rank's chunks for messages to single ranks (Gather, Scatter, Alltoall): rings of 8 "
         "chunks of 1 page to 32 KiB to every rank")
+    streaming_size: int = _setting(
+        "32M", _bytes_between(1, 1 << 50), "bytes",
+        "results of at least this size are written around the caches (non-temporal stores)")
     eager: bool = _setting(
         False, _boolean, "", "make the whole segment with the communicator, not at the first call")
     strict: bool = _setting(

@@ -15,6 +15,7 @@ cdef struct Cursor:
     const Runs *runs           # NULL: contiguous bytes
     size_t nbytes, done        # of the whole message, and moved so far
     size_t element, run, within
+    bint streaming             # contiguous bytes are laid out around the caches
 
 
 cdef void start_cursor(Cursor *cursor, char *address, const Runs *runs,

@@ -7,6 +7,8 @@ of the type map, as MPI_Pack would lay them out; unlike MPI_Pack a cursor can st
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
+from smcoll.kernels cimport copy_result
+
 cdef enum:
     COPIED_AT_ONCE = 4096
 
@@ -18,6 +20,7 @@ cdef void start_cursor(Cursor *cursor, char *address, const Runs *runs,
     cursor.runs = runs
     cursor.nbytes = nbytes
     cursor.done = cursor.element = cursor.run = cursor.within = 0
+    cursor.streaming = False
 
 
 cdef inline void copy_run(char *out, const char *source, size_t nbytes) noexcept nogil:
@@ -72,7 +75,7 @@ cdef void unpack_next(Cursor *cursor, const char *data, size_t nbytes) noexcept 
     cdef size_t piece
     cdef char *place
     if cursor.runs == NULL:
-        memcpy(cursor.address + cursor.done, data, nbytes)
+        copy_result(cursor.address + cursor.done, data, nbytes, cursor.streaming)
         cursor.done += nbytes
         return
     cursor.done += nbytes

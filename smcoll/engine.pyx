@@ -157,6 +157,7 @@ cdef class Engine:
         self.team.attendant = <void *> self.attendant
         self.start = start
         init_team(&self.team, start)
+        self.team.streaming_size = config.streaming_size
         if config.spin >= 0:
             self.team.spin = config.spin
 
@@ -705,7 +706,7 @@ cdef class Engine:
         cdef Tally *tally = &self.tallies[collective][0]
         cdef Exchange exchange
         cdef int64_t began
-        cdef int status
+        cdef int status, i
         exchange.team = &self.team
         exchange.streams = self.streams
         exchange.outgoing = outgoing
@@ -716,6 +717,8 @@ cdef class Engine:
         began = self.started(tally, nbytes)
         begin_call(&self.team, stream_signature(collective, root), 0)
         self.release_gil_if_long(nbytes)
+        for i in range(receives):
+            incoming[i].cursor.streaming = nbytes >= self.team.streaming_size
         begin_exchange(&exchange)
         while True:
             status = complete_exchange(&exchange)

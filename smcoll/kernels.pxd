@@ -24,6 +24,15 @@ cdef extern from "copy.h" nogil:
     void copy_bytes_streaming(void *out, const void *source, size_t bytes) noexcept
 
 
+# To where the user finds the result: around the caches where it is too large for them.
+cdef inline void copy_result(void *out, const void *source, size_t nbytes,
+                             bint streaming) noexcept nogil:
+    if streaming:
+        copy_bytes_streaming(out, source, nbytes)
+    else:
+        copy_bytes(out, source, nbytes)
+
+
 # NULL where MPI has no such reduction. `instruction_set`: not above best_instruction_set().
 cdef reduction_kernel reduction_kernel_for(int op, int element_type,
                                            int instruction_set) noexcept nogil

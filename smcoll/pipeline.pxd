@@ -1,12 +1,11 @@
 from libc.stdint cimport uint64_t
-from libc.string cimport memcpy
 
 from smcoll.atomics cimport store_release
 from smcoll.barrier cimport (
     AGAIN, DONE, BankCursor, Team, acquire_slot, arrived, arrived_with_length, next_rank,
     publish_length,
 )
-from smcoll.kernels cimport Operation
+from smcoll.kernels cimport Operation, copy_result
 from smcoll.segment cimport Line, data_region, segment_line
 from smcoll.trees cimport TreeView
 
@@ -41,6 +40,7 @@ cdef struct Call:
     const TreeView *fan_out
     const void **sources       # scratch for `team.size` operands
     void *details              # what only this collective knows
+    bint streaming             # the result is too large for the caches
     size_t section_bytes
     uint64_t sections
     uint64_t tick
@@ -116,6 +116,12 @@ cdef inline int heard_all(Call *call, Section *section, int step) noexcept nogil
             return status
         section.progress += 1
     return DONE
+
+
+# A piece of the result, from shared memory to its place in the user's buffer.
+cdef inline void deliver(Call *call, size_t offset, const char *source,
+                         size_t nbytes) noexcept nogil:
+    copy_result(call.recv + offset, source, nbytes, call.streaming)
 
 
 # Where `rank` keeps its operand or result of this section.

@@ -1,11 +1,11 @@
 """Reduce through the data regions (GS 3.2)."""
 
-from libc.string cimport memcpy
-
 from smcoll.barrier cimport DONE
 from smcoll.kernels cimport reduce_operands
 from smcoll.pairwise cimport STEP_READY, copy_in, halve, power_of_two, slice_of, steps_of
-from smcoll.pipeline cimport Call, Section, complete, heard, plan_call, post, region, writable
+from smcoll.pipeline cimport (
+    Call, Section, complete, deliver, heard, plan_call, post, region, writable,
+)
 from smcoll.tiled cimport copy_in_others, copy_out_at_root, reduce_own_slice_for_root
 from smcoll.trees cimport to_real, to_virtual
 
@@ -70,8 +70,7 @@ cdef int gather_to_root(Call *call, Section *section) noexcept nogil:
         slice_of(owner, ranks, section.elements, &begin, &end)
         begin *= call.element_size
         end *= call.element_size
-        memcpy(call.recv + section.offset + begin, region(call, section, owner) + begin,
-               end - begin)
+        deliver(call, section.offset + begin, region(call, section, owner) + begin, end - begin)
         section.progress += 1
     return DONE
 

@@ -19,6 +19,7 @@ from smcoll.barrier cimport (
     COLLECTIVE_ALLREDUCE, COLLECTIVE_EXSCAN, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER,
     COLLECTIVE_SCAN,
 )
+from smcoll.blocks cimport read_integers
 from smcoll.buffers cimport Message, Specification, parse, plain_array
 from smcoll.cursor cimport Cursor, copy_message, start_cursor
 from smcoll.datatypes cimport Typemap, typemap_of
@@ -33,6 +34,7 @@ cdef object IN_PLACE = MPI.IN_PLACE
 
 cdef enum:
     NUMPY_TYPES = 64
+    NOT_PLAIN = 16             # beside the engine's answers
 
 # [operation][numpy type]: MPI takes the pair and we have a kernel for it. Filled when first asked.
 cdef bint _known_pair[OPS][NUMPY_TYPES]
@@ -60,16 +62,13 @@ cdef inline bint plain_pair(sendbuf, recvbuf, int op_code, Message *send, Messag
         and send.count == recv.count)
 
 
-# The same for a vector of as many equal blocks as ranks; in place the vector is where it ends.
-cdef inline bint plain_blocks(sendbuf, recvbuf, int op_code, int ranks, Message *send,
-                              Message *recv):
+# The same for a vector of which each rank gets a block; in place the vector is where that ends.
+cdef inline bint plain_vector(sendbuf, recvbuf, int op_code, Message *send, Message *recv):
     if not plain_array(recvbuf, True, recv) or not known(op_code, recv):
         return False
     send[0] = recv[0]
-    if in_place(sendbuf):
-        return send.count % <size_t> ranks == 0
-    return (plain_array(sendbuf, False, send) and send.numpy_type == recv.numpy_type
-            and send.count == recv.count * <size_t> ranks)
+    return in_place(sendbuf) or (
+        plain_array(sendbuf, False, send) and send.numpy_type == recv.numpy_type)
 
 
 class Reductions:
@@ -140,8 +139,9 @@ class Reductions:
             return MPI.Comm.Reduce_scatter_block(self, sendbuf, recvbuf, op)
         op_code = code_of_op(op)
         size = engine.team.size
-        if plain_blocks(sendbuf, recvbuf, op_code, size, &plain_send, &plain_recv):
-            if reduce_equal_blocks(engine, &plain_send, plain_recv.address, op_code,
+        if (plain_vector(sendbuf, recvbuf, op_code, &plain_send, &plain_recv)
+                and plain_send.count % <size_t> size == 0):
+            if reduce_plain_blocks(engine, &plain_send, &plain_recv, None, op_code,
                                    in_place(sendbuf)) == CARRIED_OUT:
                 return
         if in_place(sendbuf):
@@ -162,12 +162,18 @@ class Reductions:
         """
         cdef Engine engine = engine_of(self)
         cdef Specification send, recv
+        cdef Message plain_send, plain_recv
         cdef int op_code, size
         if engine is None:
             own_mpi(self, "reduce_scatter")
             return MPI.Comm.Reduce_scatter(self, sendbuf, recvbuf, recvcounts, op)
         op_code = code_of_op(op)
         size = engine.team.size
+        if recvcounts is not None and plain_vector(sendbuf, recvbuf, op_code, &plain_send,
+                                                   &plain_recv):
+            if reduce_plain_blocks(engine, &plain_send, &plain_recv, recvcounts, op_code,
+                                   in_place(sendbuf)) == CARRIED_OUT:
+                return
         recv = parse(recvbuf, True)
         send = recv if in_place(sendbuf) else parse(sendbuf, False)
         if recvcounts is None and send is not recv:
@@ -339,26 +345,42 @@ cdef class _Staged:
             self.copy(self.recv, self.result.message.address, count)
 
 
-cdef int reduce_equal_blocks(Engine engine, Message *send, char *recv, int op_code,
+cdef int reduce_plain_blocks(Engine engine, Message *send, Message *recv, recvcounts, int op_code,
                              bint in_place) except -1:
-    """Reduce_scatter_block by a kernel."""
+    """Reduce_scatter by a kernel; ``recvcounts`` of None: equal blocks.
+
+    NOT_PLAIN where the counts don't fit the arrays, for the checks to say so.
+    """
     cdef Blocks blocks
-    cdef int rank, path
-    cdef size_t nbytes = send.nbytes // <size_t> engine.team.size
-    cdef size_t *begin = <size_t *> malloc((engine.team.size + 1) * sizeof(size_t))
-    if begin == NULL:
-        raise MemoryError
-    for rank in range(engine.team.size + 1):
-        begin[rank] = rank * nbytes
-    blocks.begin = begin
-    blocks.longest = nbytes
-    blocks.in_place = in_place
+    cdef int rank, size = engine.team.size, path = NOT_PLAIN
+    cdef size_t unit = element_size(send.element_type)
+    cdef Py_ssize_t *counts = <Py_ssize_t *> malloc(size * sizeof(Py_ssize_t))
+    cdef size_t *begin = <size_t *> malloc((size + 1) * sizeof(size_t))
+    cdef bint fitting = True
     try:
-        path = engine.reduce_scatter_(
-            send.address, recv, &blocks, send.element_type, op_code,
-            engine.choose(COLLECTIVE_REDUCE_SCATTER, send.nbytes))
+        if counts == NULL or begin == NULL:
+            raise MemoryError
+        if recvcounts is None:
+            for rank in range(size):
+                counts[rank] = send.count // <size_t> size
+        else:
+            read_integers(recvcounts, size, counts)
+        begin[0] = 0
+        blocks.longest = 0
+        for rank in range(size):
+            fitting = fitting and counts[rank] >= 0
+            begin[rank + 1] = begin[rank] + <size_t> counts[rank] * unit
+            blocks.longest = max(blocks.longest, begin[rank + 1] - begin[rank])
+        if fitting and begin[size] == send.nbytes and (
+                in_place or <size_t> counts[engine.team.rank] == recv.count):
+            blocks.begin = begin
+            blocks.in_place = in_place
+            path = engine.reduce_scatter_(
+                send.address, recv.address, &blocks, send.element_type, op_code,
+                engine.choose(COLLECTIVE_REDUCE_SCATTER, send.nbytes))
     finally:
         free(begin)
+        free(counts)
     return path
 
 

@@ -7,7 +7,7 @@ from libc.string cimport memcpy
 
 from smcoll.barrier cimport DONE, next_rank
 from smcoll.kernels cimport reduce_operands
-from smcoll.pipeline cimport Call, Section, heard, heard_all, post, region, writable
+from smcoll.pipeline cimport Call, Section, deliver, heard, heard_all, post, region, writable
 
 cdef enum:
     STEP_IN = 1                # our vector, but for our own slice, is in our region
@@ -61,7 +61,7 @@ cdef int reduce_own_slice_for_all(Call *call, Section *section) noexcept nogil:
     end = tile(call, section, rank + 1)
     reduce_slice(call, section, own + begin, begin, end)
     post(call, section, STEP_RESULT)
-    memcpy(call.recv + section.offset + begin, own + begin, end - begin)
+    deliver(call, section.offset + begin, own + begin, end - begin)
     return DONE
 
 
@@ -92,8 +92,7 @@ cdef int copy_out_others(Call *call, Section *section) noexcept nogil:
             return status
         begin = tile(call, section, owner)
         end = tile(call, section, owner + 1)
-        memcpy(call.recv + section.offset + begin, region(call, section, owner) + begin,
-               end - begin)
+        deliver(call, section.offset + begin, region(call, section, owner) + begin, end - begin)
         section.progress += 1
     return DONE
 

@@ -137,9 +137,10 @@ def print_record(console: Console, record: dict, full: bool) -> None:
         table = Table(title=f"{ranks} ranks, {record['meta']['machine']['processor']}",
                       title_justify="left")
         for name in ("collective", "bytes", "smcoll us", *(f"{peer} us" for peer in peers),
-                     "times faster than the fastest", "fastest", "algorithm", "valid"):
+                     "times faster", "fastest", "algorithm", "valid"):
             left = name in ("collective", "fastest", "algorithm", "valid")
-            table.add_column(name, justify="left" if left else "right")
+            peer = name.removesuffix(" us") in peers
+            table.add_column(name, justify="left" if left else "right", no_wrap=not peer)
         previous = None
         for row in record["rows"]:
             if row["ranks"] != ranks:
@@ -154,7 +155,8 @@ def print_record(console: Console, record: dict, full: bool) -> None:
                           row["algorithm"], output.verdict(row | {"mpi_valid": True}))
         console.print(table)
     console.print("us: median over blocks of the slowest rank's mean per call, each peer in its "
-                  "own job beside smcoll; smcoll's is the one beside the fastest peer. A peer "
+                  "own job beside smcoll. times faster: than the fastest peer, beside which "
+                  "smcoll's time is the one shown. A peer "
                   "whose result was wrong (!) is out of its row.", soft_wrap=True)
     for row in record["rows"]:
         for problem in row["problems"]:
