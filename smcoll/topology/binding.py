@@ -1,8 +1,8 @@
 """Where a process may run: its affinity mask, or a made-up binding for tests and experiments.
 
 ``SMCOLL_BINDING`` has one word for each rank of MPI.COMM_WORLD: ``[host:]CPUs``, CPUs as in
-``0-3,8`` or ``all``: ``"0 1 2-3 2-3"``, ``"n0:0 n0:1 n1:0 n1:all"``. Ranks with different host names
-count as ranks on different nodes.
+``0-3,8`` or ``all``: ``"0 1 2-3 2-3"``, ``"n0:0 n0:1 n1:0 n1:all"``. Ranks with different host
+names count as ranks on different nodes.
 """
 
 from __future__ import annotations

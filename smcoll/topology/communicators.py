@@ -5,14 +5,15 @@ the ranks are, so bindings may change in between. What one rank finds wrong is r
 as TopologyError. New communicators come from ``comm.Split``, so those of a smcoll communicator are
 smcoll's, with its settings. All functions need an intra-communicator.
 
-``levels`` selects a part of the hierarchy (GJMM 3.4): ``"all"``; ``"network"``, the switches and the
-nodes; ``"node"``, the nodes and what is inside. ``torus_dimension`` is the dimension of a torus
+``levels`` selects a part of the hierarchy (GJMM 3.4): ``"all"``; ``"network"``, the switches and
+the nodes; ``"node"``, the nodes and what is inside. ``torus_dimension`` is the dimension of a torus
 along which to split (see ``network``); without it the nodes of a torus have no level above them.
 """
 
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,11 +21,9 @@ from mpi4py import MPI
 
 from ..errors import TopologyError
 from ..establish import gather
-from . import binding, hardware, network
 from . import levels as computation
 from .levels import Group, LevelInfo, Location, Place
-
-LEVELS = ("all", "network", "node")
+from .location import Selection
 
 # MPI 4's key, and ours.
 TYPE_KEY = "mpi_hw_resource_type"
@@ -34,36 +33,6 @@ TORUS_KEY = "smcoll_torus_dimension"
 # Of what is gathered, in characters of JSON.
 _LONGEST_PROBLEM = 1000
 _LONGEST_LOCATION = 3000
-
-
-@dataclass(frozen=True)
-class _Selection:
-    """Which part of the hierarchy counts. TypeError, ValueError when there is no such part."""
-
-    levels: str = "all"
-    torus_dimension: int | None = None
-
-    def __post_init__(self):
-        if self.levels not in LEVELS:
-            raise ValueError(f"levels {self.levels!r} is none of {', '.join(LEVELS)}")
-        dimension = self.torus_dimension
-        if dimension is not None and (isinstance(dimension, bool)
-                                      or not isinstance(dimension, int)):
-            raise TypeError(f"torus_dimension {dimension!r} is no whole number")
-
-    def own_location(self) -> Location:
-        """Where this process is."""
-        machine = hardware.read_machine()
-        bound = binding.own_binding(MPI.Intracomm(MPI.COMM_WORLD).Get_rank())
-        inside = computation.locate(machine, binding.cpus_on(machine, bound), bound.machine)
-        above: Location = ()
-        if self.levels != "node":
-            net = network.read()
-            if net is not None:
-                above = net.places(bound.host, self.torus_dimension)
-            elif self.torus_dimension is not None:
-                raise ValueError(f"a torus dimension, but {network.ENVIRONMENT} names no network")
-        return above + (inside[:1] if self.levels == "network" else inside)
 
 
 # ---------------------------------------------------------------------- the public functions
@@ -77,7 +46,7 @@ def split(comm: MPI.Intracomm, *, levels: str = "all",
     deepest hardware object that contains all ranks of ``comm``. COMM_NULL for a rank that is not
     bound to a single child, and for all ranks at the bottom.
     """
-    chosen = _everyone(comm, lambda: _Selection(levels, torus_dimension))
+    chosen = _everyone(comm, lambda: Selection(levels, torus_dimension))
     return _make(comm, computation.split(chosen.locations))
 
 
@@ -88,7 +57,7 @@ def split_with_roots(comm: MPI.Intracomm, *, levels: str = "all",
     Roots are the ranks 0 of the new communicators; all other ranks have COMM_NULL there. The order
     is that of ``comm``.
     """
-    chosen = _everyone(comm, lambda: _Selection(levels, torus_dimension))
+    chosen = _everyone(comm, lambda: Selection(levels, torus_dimension))
     groups = computation.split(chosen.locations)
     return _make(comm, groups), _make_roots(comm, groups)
 
@@ -100,8 +69,8 @@ def split_to(comm: MPI.Intracomm, level: str, *, levels: str = "all",
     ``level``: as in ``levels.level_name``, the same on all ranks. COMM_NULL for ranks that are not
     bound to a single one, and where there is no such level. Not always a strict subset.
     """
-    def request() -> tuple[_Selection, str]:
-        return _Selection(levels, torus_dimension), computation.level_name(level)
+    def request() -> tuple[Selection, str]:
+        return Selection(levels, torus_dimension), computation.level_name(level)
 
     chosen = _everyone(comm, request)
     return _make(comm, computation.split_to(chosen.locations, chosen.level))
@@ -113,7 +82,7 @@ def hierarchy(comm: MPI.Intracomm, *, levels: str = "all",
 
     Ranks that are bound less deeply have fewer.
     """
-    chosen = _everyone(comm, lambda: _Selection(levels, torus_dimension))
+    chosen = _everyone(comm, lambda: Selection(levels, torus_dimension))
     return [made for made, _ in _descend(comm, chosen.locations, with_roots=False)]
 
 
@@ -121,7 +90,7 @@ def hierarchy_with_roots(comm: MPI.Intracomm, *, levels: str = "all",
                          torus_dimension: int | None = None
                          ) -> list[tuple[MPI.Intracomm, MPI.Intracomm]]:
     """All that repeated ``split_with_roots`` gives: (communicator, roots) from the top down."""
-    chosen = _everyone(comm, lambda: _Selection(levels, torus_dimension))
+    chosen = _everyone(comm, lambda: Selection(levels, torus_dimension))
     return _descend(comm, chosen.locations, with_roots=True)
 
 
@@ -140,9 +109,9 @@ def min_level(comm: MPI.Intracomm, ranks: Sequence[int], *, levels: str = "all",
     Collective; each rank may ask for other ranks. "Unknown" if the caller isn't among them;
     "System - Cluster" for several nodes that no switch in ``SMCOLL_NETWORK`` joins.
     """
-    def request() -> _Selection:
+    def request() -> Selection:
         computation.check_ranks(ranks, comm.Get_size())
-        return _Selection(levels, torus_dimension)
+        return Selection(levels, torus_dimension)
 
     chosen = _everyone(comm, request)
     return computation.min_level(chosen.locations, ranks, comm.Get_rank())
@@ -154,16 +123,16 @@ def distances(comm: MPI.Intracomm, *, levels: str = "all",
 
     ``comm.size`` lists of as many numbers.
     """
-    chosen = _everyone(comm, lambda: _Selection(levels, torus_dimension))
+    chosen = _everyone(comm, lambda: Selection(levels, torus_dimension))
     return computation.distances(chosen.locations)
 
 
 def distance(comm: MPI.Intracomm, first: int, second: int, *, levels: str = "all",
              torus_dimension: int | None = None) -> int:
     """One number of ``distances``. Collective; each rank may ask for another pair."""
-    def request() -> _Selection:
+    def request() -> Selection:
         computation.check_ranks((first, second), comm.Get_size())
-        return _Selection(levels, torus_dimension)
+        return Selection(levels, torus_dimension)
 
     return computation.distances(_everyone(comm, request).locations)[first][second]
 
@@ -174,7 +143,7 @@ def locations(comm: MPI.Intracomm, *, levels: str = "all",
 
     What the functions of ``smcoll.topology.levels`` take.
     """
-    return _everyone(comm, lambda: _Selection(levels, torus_dimension)).locations
+    return _everyone(comm, lambda: Selection(levels, torus_dimension)).locations
 
 
 # ---------------------------------------------------------------------- MPI_Comm_split_type
@@ -190,12 +159,12 @@ def split_type_of(comm: MPI.Intracomm, split_type: int, key: int,
                   info: MPI.Info) -> MPI.Intracomm | None:
     """``comm.Split_type`` for MPI 4's hardware types; None: the type is another one.
 
-    Collective for any type, since some ranks may give MPI.UNDEFINED. UNGUIDED is ``split``, and sets
-    ``mpi_hw_resource_type`` in ``info``; GUIDED is ``split_to`` the level in that key, COMM_NULL
-    where it is missing or unknown, as MPI says. Further keys: ``smcoll_hw_levels`` ("all",
-    "network" or "node") and ``smcoll_torus_dimension``.
+    Collective for any type, since some ranks may give MPI.UNDEFINED. UNGUIDED is ``split``, and
+    sets ``mpi_hw_resource_type`` in ``info``; GUIDED is ``split_to`` the level in that key,
+    COMM_NULL where it is missing or unknown, as MPI says. Further keys: ``smcoll_hw_levels``
+    ("all", "network" or "node") and ``smcoll_torus_dimension``.
     """
-    types = gather(comm, {"type": split_type})
+    types = gather(comm, {"type": operator.index(split_type)})
     wanted = {record["type"] for record in types} - {MPI.UNDEFINED}
     if not any(map(is_hardware_type, wanted)):
         return None
@@ -204,7 +173,7 @@ def split_type_of(comm: MPI.Intracomm, split_type: int, key: int,
     guided = wanted == {MPI.COMM_TYPE_HW_GUIDED}
     takes_part = split_type != MPI.UNDEFINED
 
-    def request() -> tuple[_Selection, str | None]:
+    def request() -> tuple[Selection, str | None]:
         level = None
         if guided and takes_part:
             level = _known_level(_info_value(info, TYPE_KEY))
@@ -241,13 +210,13 @@ def _known_level(text: str | None) -> str:
         return ""
 
 
-def _selection_of(info: MPI.Info) -> _Selection:
+def _selection_of(info: MPI.Info) -> Selection:
     text = _info_value(info, TORUS_KEY)
     try:
         dimension = None if text is None else int(text)
     except ValueError:
         raise ValueError(f"{TORUS_KEY}: {text!r} is no whole number") from None
-    return _Selection(_info_value(info, LEVELS_KEY) or "all", dimension)
+    return Selection(_info_value(info, LEVELS_KEY) or "all", dimension)
 
 
 # ---------------------------------------------------------------------- agreement
@@ -267,17 +236,18 @@ def _everyone(comm: MPI.Intracomm, request: Callable[[], object],
 
     ``request()`` gives this rank's selection, or that and a level; what it raises is a problem.
     """
+    if isinstance(comm, MPI.Comm) and not comm:
+        raise MPI.Exception(MPI.ERR_COMM)
     if not isinstance(comm, MPI.Intracomm):
         raise TypeError(f"expected an intra-communicator, not {type(comm).__name__}")
-    if not comm:
-        raise MPI.Exception(MPI.ERR_COMM)
     record: dict = {"problem": None, "asked": None, "places": []}
     if takes_part:
         try:
             asked = request()
             selection, level = asked if isinstance(asked, tuple) else (asked, None)
             record["asked"] = [selection.levels, selection.torus_dimension, level]
-            record["places"] = [[p.type, p.index, p.height] for p in selection.own_location()]
+            places = selection.own_location(MPI.Intracomm(MPI.COMM_WORLD).Get_rank())
+            record["places"] = [[place.type, place.index, place.height] for place in places]
             if len(json.dumps(record)) > _LONGEST_LOCATION:
                 raise ValueError("the names of this host and its switches are too long")
         except (ValueError, TypeError, OSError) as error:

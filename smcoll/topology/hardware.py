@@ -129,7 +129,7 @@ def is_made_up() -> bool:
 
 @functools.lru_cache(maxsize=8)
 def _read(description: str, _library: str) -> HardwareObject:
-    from . import hwloc, hwloc_xml, sysfs, synthetic
+    from . import hwloc, hwloc_xml, synthetic, sysfs
 
     if not description:
         library = hwloc.load()

@@ -90,14 +90,15 @@ def shared(locations: Iterable[Location]) -> Location:
 def name(path: Location) -> str:
     """The type of the deepest object of a path.
 
-    A PU that is its core's only one counts as the core (GJMM 5.1, step 4).
+    A PU that is its core's only one counts as the core (GJMM 5.1, step 4), and a NUMA node that is
+    the whole machine as the machine (hwloc before 2.0, as in GJMM, had no such object).
     """
     if not path:
         return CLUSTER
     last = path[-1]
-    if last.type == "PU":
-        return next((p.type for p in path if p.type == "Core" and p.height == last.height), "PU")
-    return last.type
+    preferred = {"PU": "Core", "NUMANode": "Machine"}.get(last.type)
+    redundant = any(p.type == preferred and p.height == last.height for p in path)
+    return preferred if preferred and redundant else last.type
 
 
 def level_name(text: str) -> str:

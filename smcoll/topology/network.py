@@ -8,8 +8,8 @@ coordinates give them (GJMM 4.2, without the last one, the port):
     n1      core  edge0
     n2      core  edge1
 
-A switch is known by its whole path: the ``edge0`` of another ``core`` is another switch. A torus has
-no hierarchy (GJMM 3.4); its file begins with its dimensions, and a split is along one of them:
+A switch is known by its whole path: the ``edge0`` of another ``core`` is another switch. A torus
+has no hierarchy (GJMM 3.4); its file begins with its dimensions, and a split is along one of them:
 
     torus 4 2
     n0  0 0
