@@ -5,8 +5,10 @@ GJMM = Goglin, Jeannot, Mansouri & Mercier (2018).
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
+import pathlib
 import random
 import subprocess
 
@@ -137,6 +139,20 @@ def test_an_xml_file_is_read(tmp_path, monkeypatch):
     tree = hardware.read_machine()
     assert names(tree) == ["Machine0", "NUMANode0", "Package0", "PU0", "PU1", "PU2", "PU3"]
     assert tree.cpus == {0, 1, 32, 35}
+
+
+@pytest.mark.parametrize("description", [FIGURE_1, "package:2 numa:2 l3:2 core:10 pu:2"])
+def test_an_xml_file_means_what_it_means_to_hwloc(library, tmp_path, description):
+    """A file of hwloc's own."""
+    file = str(tmp_path / "machine.xml")
+    call, pointer = library._hwloc, ctypes.c_void_p()
+    assert call.hwloc_topology_init(ctypes.byref(pointer)) == 0
+    assert call.hwloc_topology_set_synthetic(pointer, description.encode()) == 0
+    assert call.hwloc_topology_load(pointer) == 0
+    assert call.hwloc_topology_export_xml(pointer, file.encode(), ctypes.c_ulong(0)) == 0
+    call.hwloc_topology_destroy(pointer)
+    tree = hardware.build_tree(hwloc_xml.parse(pathlib.Path(file).read_bytes()))
+    assert tree == hardware.build_tree(library.read(xml=file)) == machine(description)
 
 
 def test_cpus_that_are_not_allowed_are_left_out():
@@ -461,6 +477,9 @@ def test_distances_count_levels_upwards():
                  levels.locate(machine(), frozenset([0]), "n1")]
     # Same core, same L1 and L2, same L3, same machine; an unbound rank; another node.
     assert levels.distances(locations)[0] == [0, 1, 2, 3, 4, 4, 5]
+    assert levels.distance(locations, 3, 0) == 3
+    with pytest.raises(ValueError, match=r"\[7\] are not in a communicator of 7"):
+        levels.distance(locations, 0, 7)
 
 
 # ---------------------------------------------------------------------- types, indices, names
@@ -637,7 +656,7 @@ Machine n0: CPUs 0-7
 
 def test_the_text_shows_the_communicators(ranks_of_figure_2):
     assert drawing.communicators(ranks_of_figure_2) == """\
-all ranks 0-7: Machine
+all, ranks 0-7: Machine
 ├─ L3Cache 0 of 2: ranks 0-3
 │  ├─ L1Cache 0 of 2: ranks 0-1
 │  │  ├─ Core 0 of 2: rank 0

@@ -134,7 +134,7 @@ def distance(comm: MPI.Intracomm, first: int, second: int, *, levels: str = "all
         computation.check_ranks((first, second), comm.Get_size())
         return Selection(levels, torus_dimension)
 
-    return computation.distances(_everyone(comm, request).locations)[first][second]
+    return computation.distance(_everyone(comm, request).locations, first, second)
 
 
 def locations(comm: MPI.Intracomm, *, levels: str = "all",

@@ -96,7 +96,7 @@ def _object(entry: HardwareObject, host: str, bound: dict[tuple[str, int], list[
 def _communicators(ranks: Sequence[Rank]) -> _Item:
     """What repeated splits of the communicator of all ranks give."""
     locations = [rank.location for rank in ranks]
-    root = _Item(f"all ranks {format_cpus(rank.number for rank in ranks)}",
+    root = _Item(f"all, {_ranks([rank.number for rank in ranks])}",
                  levels.name(levels.shared(locations)))
     known = {(): root}
     for chain in levels.hierarchy(locations):
@@ -169,6 +169,7 @@ def dot(ranks: Sequence[Rank]) -> str:
 
 _COLOURS = ("#FFFFFF", "#EAF3FA", "#D0E5F5", "#B5D6EE", "#9BC7E7", "#80B8E0")
 _BOUND = "#F5C710"
+_WIDEST = 400          # inches: what files of pixels can have
 
 
 def plot(file: Path, ranks: Sequence[Rank]) -> None:
@@ -178,9 +179,10 @@ def plot(file: Path, ranks: Sequence[Rank]) -> None:
 
     items = _machines(ranks)
     width, depth = sum(map(_leaves, items)), max(map(_depth, items))
-    figure = Figure(figsize=(max(4.0, 1.6 * width), 0.9 * depth + 0.4), layout="constrained")
+    figure = Figure(figsize=(min(max(4.0, 1.6 * width), _WIDEST), 0.9 * depth + 0.4),
+                    layout="constrained")
     axes = figure.subplots()
-    axes.set(xlim=(0, width), ylim=(-depth, 0))
+    axes.set(xlim=(-0.02, width + 0.02), ylim=(-depth - 0.02, 0.02))
     axes.axis("off")
 
     def draw(item: _Item, left: float, level: int) -> None:

@@ -158,7 +158,7 @@ def _groups(locations: Sequence[Location], keys: Sequence[Location],
         if key:
             members.setdefault(tuple((p.type, p.index) for p in key), []).append(rank)
     result: list[Group | None] = [None] * len(locations)
-    for index, key in enumerate(sorted(members, key=lambda key: _order(key, members))):
+    for index, key in enumerate(_in_order(members)):
         ranks = tuple(members[key])
         info = LevelInfo(kind or name(shared(locations[rank] for rank in ranks)),
                          index, len(members))
@@ -167,12 +167,15 @@ def _groups(locations: Sequence[Location], keys: Sequence[Location],
     return result
 
 
-def _order(key: tuple, members: dict[tuple, list[int]]) -> tuple:
-    """Objects of a machine in hardware order; machines and switches by their first rank."""
-    first = tuple(min(ranks[0] for other, ranks in members.items() if other[:depth] == key[:depth])
-                  for depth in range(1, len(key) + 1))
-    return tuple((start, 0) if isinstance(index, str) else (-1, index)
-                 for start, (_, index) in zip(first, key, strict=True))
+def _in_order(members: dict[tuple, list[int]]) -> list[tuple]:
+    """The keys: objects of a machine in hardware order, machines and switches by first rank."""
+    first: dict[tuple, int] = {}
+    for key, ranks in members.items():
+        for depth in range(1, len(key) + 1):
+            first[key[:depth]] = min(first.get(key[:depth], ranks[0]), ranks[0])
+    return sorted(members, key=lambda key: [
+        first[key[:depth]] if isinstance(index, str) else index
+        for depth, (_, index) in enumerate(key, 1)])
 
 
 def roots(groups: Iterable[Group | None]) -> tuple[int, ...]:
@@ -229,18 +232,28 @@ def distances(locations: Sequence[Location]) -> list[list[int]]:
     about in a part of the machine, it is as far away as the farthest place there. It is an
     ultrametric: d(a, c) <= max(d(a, b), d(b, c)).
     """
-    machines = [next((place.height for place in path if place.type == "Machine"), 0) or 0
-                for path in locations]
-    inside = max(machines, default=0)
-    network = max((sum(place.height is None for place in path) for path in locations), default=0)
+    highest = _highest(locations)
+    ranks = range(len(locations))
+    return [[_distance(locations, first, second, highest) for second in ranks] for first in ranks]
 
-    def distance(first: int, second: int) -> int:
-        if first == second:
-            return 0
-        path = shared((locations[first], locations[second]))
-        if path and path[-1].height is not None:
-            return 1 + path[-1].height
-        return 2 + inside + network - len(path)
 
-    size = range(len(locations))
-    return [[distance(first, second) for second in size] for first in size]
+def distance(locations: Sequence[Location], first: int, second: int) -> int:
+    """One number of ``distances``. ValueError for ranks that don't exist."""
+    check_ranks((first, second), len(locations))
+    return _distance(locations, first, second, _highest(locations))
+
+
+def _highest(locations: Sequence[Location]) -> int:
+    """The distance of ranks that share nothing."""
+    machine = max((p.height or 0 for path in locations for p in path), default=0)
+    network = max((sum(p.height is None for p in path) for path in locations), default=0)
+    return 2 + machine + network
+
+
+def _distance(locations: Sequence[Location], first: int, second: int, highest: int) -> int:
+    if first == second:
+        return 0
+    path = shared((locations[first], locations[second]))
+    if path and path[-1].height is not None:
+        return 1 + path[-1].height
+    return highest - len(path)
