@@ -11,7 +11,8 @@ import os
 from dataclasses import dataclass
 
 from .. import node
-from .hardware import HardwareObject, format_cpus, is_made_up, parse_cpus
+from . import hardware
+from .hardware import HardwareObject, format_cpus, parse_cpus
 
 ENVIRONMENT = "SMCOLL_BINDING"
 
@@ -23,6 +24,11 @@ class Binding:
     machine: str
     host: str
     cpus: frozenset[int] | None
+
+
+def is_made_up() -> bool:
+    """Whether ``SMCOLL_BINDING`` stands for the processes' masks."""
+    return bool(os.environ.get(ENVIRONMENT, "").strip())
 
 
 def parse_bindings(text: str) -> list[Binding]:
@@ -46,13 +52,12 @@ def own_binding(rank: int) -> Binding:
     A made-up machine without made-up bindings has unbound ranks: this machine's mask says nothing
     about it. ValueError when ``SMCOLL_BINDING`` has no word for this rank.
     """
-    text = os.environ.get(ENVIRONMENT, "")
-    if text.strip():
-        bindings = parse_bindings(text)
+    if is_made_up():
+        bindings = parse_bindings(os.environ[ENVIRONMENT])
         if rank >= len(bindings):
             raise ValueError(f"{ENVIRONMENT} has {len(bindings)} words, none for rank {rank}")
         return bindings[rank]
-    cpus = None if is_made_up() else frozenset(node.allowed_cpus())
+    cpus = None if hardware.is_made_up() else frozenset(node.allowed_cpus())
     return Binding(node.identity(), os.uname().nodename, cpus)
 
 
@@ -64,7 +69,7 @@ def cpus_on(machine: HardwareObject, binding: Binding) -> frozenset[int]:
     """
     if binding.cpus is None:
         return machine.cpus
-    if os.environ.get(ENVIRONMENT, "").strip() and not binding.cpus <= machine.cpus:
+    if is_made_up() and not binding.cpus <= machine.cpus:
         raise ValueError(f"{ENVIRONMENT}: the machine has no CPU "
                          f"{format_cpus(binding.cpus - machine.cpus)}")
     return binding.cpus & machine.cpus or machine.cpus

@@ -21,6 +21,7 @@ from mpi4py import MPI
 
 from ..errors import TopologyError
 from ..establish import gather
+from . import binding
 from . import levels as computation
 from .levels import Group, LevelInfo, Location, Place
 from .location import Selection
@@ -246,7 +247,7 @@ def _everyone(comm: MPI.Intracomm, request: Callable[[], object],
             asked = request()
             selection, level = asked if isinstance(asked, tuple) else (asked, None)
             record["asked"] = [selection.levels, selection.torus_dimension, level]
-            places = selection.own_location(MPI.Intracomm(MPI.COMM_WORLD).Get_rank())
+            places = selection.own_location(_number())
             record["places"] = [[place.type, place.index, place.height] for place in places]
             if len(json.dumps(record)) > _LONGEST_LOCATION:
                 raise ValueError("the names of this host and its switches are too long")
@@ -262,6 +263,11 @@ def _everyone(comm: MPI.Intracomm, request: Callable[[], object],
             map(str, {tuple(one): None for one in asked})))
     return _Everyone([tuple(Place(*place) for place in r["places"]) for r in records],
                      asked[0][2])
+
+
+def _number() -> int:
+    """The rank that made-up bindings count by. Sessions have no COMM_WORLD: without them, 0."""
+    return MPI.Intracomm(MPI.COMM_WORLD).Get_rank() if binding.is_made_up() else 0
 
 
 # ---------------------------------------------------------------------- making communicators
