@@ -17,10 +17,12 @@ _HOMES = {
     "Cartcomm": "comm", "Comm": "comm", "Distgraphcomm": "comm", "Graphcomm": "comm",
     "Intercomm": "comm", "wrap": "comm", "Config": "config", "Error": "errors",
     "MismatchError": "errors", "PeerError": "errors", "SegmentError": "errors",
-    "WaitTimeout": "errors", "install": "installation", "uninstall": "installation",
+    "TopologyError": "errors", "WaitTimeout": "errors", "install": "installation",
+    "uninstall": "installation",
 }
 
-_MODULES = {"algos", "config", "errors", "kernels", "launch", "measure", "segment", "trees"}
+_MODULES = {"algos", "config", "errors", "kernels", "launch", "measure", "segment", "topology",
+            "trees"}
 
 __all__ = sorted(_HOMES)
 

@@ -5,6 +5,7 @@ from . import kernels as kernels
 from . import launch as launch
 from . import measure as measure
 from . import segment as segment
+from . import topology as topology
 from . import trees as trees
 from .comm import Cartcomm as Cartcomm
 from .comm import Comm as Comm
@@ -17,6 +18,7 @@ from .errors import Error as Error
 from .errors import MismatchError as MismatchError
 from .errors import PeerError as PeerError
 from .errors import SegmentError as SegmentError
+from .errors import TopologyError as TopologyError
 from .errors import WaitTimeout as WaitTimeout
 from .installation import install as install
 from .installation import uninstall as uninstall

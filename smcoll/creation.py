@@ -57,6 +57,16 @@ class IntracommCreation(Creation):
 
     __slots__ = ()
 
+    @functools.wraps(MPI.Comm.Split_type)
+    def Split_type(self, split_type, key=0, info=MPI.INFO_NULL):
+        # MPI 4's hardware types are smcoll.topology's, whatever the MPI underneath makes of them.
+        from .topology import communicators
+
+        made = communicators.split_type_of(self, split_type, key, info)
+        if made is None:
+            made = self._accelerated(MPI.Comm.Split_type(self, split_type, key, info))
+        return made
+
     Create_group = _accelerating(MPI.Intracomm.Create_group)
     Create_cart = _accelerating(MPI.Intracomm.Create_cart)
     Create_graph = _accelerating(MPI.Intracomm.Create_graph)

@@ -44,3 +44,9 @@ class MismatchError(Error):
 
 class WaitTimeout(Error):
     """Nobody came within ``timeout`` seconds; the message names who is missing, and where."""
+
+
+class TopologyError(Error):
+    """The hardware's description or a question about it is wrong; raised on all ranks alike."""
+
+    error_class = MPI.ERR_ARG

@@ -17,6 +17,7 @@ from rich.table import Table
 from .. import config as configuration
 from .. import kernels, launch, node, select
 from ..segment import memory_cost
+from . import info_topology
 from .output import write_json
 
 FORMULA = "page + ranks * (control + streams + banks * segments * segment_size)"
@@ -30,8 +31,24 @@ def info_command(
         "--config", help="Print the table of settings instead.")] = False,
     json_file: Annotated[Path | None, typer.Option(
         "--json", metavar="FILE", help="Write all of it as JSON.")] = None,
+    topology: Annotated[bool, typer.Option(
+        "--topology", help="Draw instead the machine's levels, which rank is bound where, and the "
+        "hardware communicators: of this process, of -n ranks, or of the job that this is in.",
+        )] = False,
+    dot_file: Annotated[Path | None, typer.Option(
+        "--dot", metavar="FILE", help="With --topology: the machine for Graphviz.")] = None,
+    plot_file: Annotated[Path | None, typer.Option(
+        "--plot", metavar="FILE", help="With --topology: a figure (.png, .svg, .pdf); needs "
+        "matplotlib.")] = None,
 ) -> None:
     """Show MPI, cores, shared memory, segment layout and chosen algorithms."""
+    if topology:
+        if config:
+            raise typer.BadParameter("--topology and --config are different tables")
+        info_topology.show(ranks, json_file, dot_file, plot_file)
+        return
+    if dot_file is not None or plot_file is not None:
+        raise typer.BadParameter("--dot and --plot draw what --topology shows: give that, too")
     console = Console(soft_wrap=True, highlight=False)
     if config:
         settings = configuration.describe()

@@ -1,0 +1,72 @@
+"""``smcoll info --topology``: the machine, the ranks on it, and their hardware communicators."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import typer
+
+from .. import launch
+from ..topology import drawing
+from . import output
+
+
+def show(ranks: int | None, json_file: Path | None, dot_file: Path | None,
+         plot_file: Path | None) -> None:
+    """Draw, and write the files that are asked for.
+
+    Of this process alone; of a job of ``ranks`` ranks, started here; under mpiexec, of that job.
+    """
+    if plot_file is not None:
+        output.require_matplotlib()
+    if ranks is not None:
+        if launch.under_mpiexec():
+            raise typer.BadParameter("this is a rank of a job already: leave -n out")
+        start_job(ranks, {"--json": json_file, "--dot": dot_file, "--plot": plot_file})
+        return
+    found = gather() if launch.under_mpiexec() else [own_rank(0)]
+    problem = next((entry for entry in found if isinstance(entry, str)), None)
+    if problem is not None:
+        sys.stderr.write(f"smcoll: {problem}\n")
+        raise typer.Exit(2)
+    if not found:
+        return                         # not rank 0 of a job
+    # Both parts at once, and to the end: mpiexec may cut what comes in pieces.
+    sys.stdout.write(f"{drawing.text(found)}\n\ncommunicators by repeated split\n"
+                     f"{drawing.communicators(found)}\n")
+    if json_file is not None:
+        output.write_json(json_file, {"ranks": drawing.facts(found)})
+    if dot_file is not None:
+        dot_file.write_text(drawing.dot(found))
+    if plot_file is not None:
+        drawing.plot(plot_file, found)
+
+
+def own_rank(number: int) -> drawing.Rank | str:
+    """This process, or what is wrong with the description of where it is."""
+    try:
+        return drawing.own_rank(number)
+    except (ValueError, OSError) as error:
+        return f"rank {number}: {error}"
+
+
+def gather() -> list[drawing.Rank | str]:
+    """All ranks of this job, on rank 0; nothing on the others."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    return world.gather(own_rank(world.Get_rank())) or []
+
+
+def start_job(ranks: int, files: dict[str, Path | None]) -> None:
+    """A job of ranks that draw themselves; its exit code is ours."""
+    options = [str(word) for name, file in files.items() if file is not None
+               for word in (name, file)]
+    result = launch.run(ranks, launch.own_command("info", "--topology", *options),
+                        capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    sys.stdout.write(result.stdout)
+    if result.returncode != 0:
+        sys.stderr.write(result.stderr)
+        raise typer.Exit(2)
