@@ -12,8 +12,8 @@ from mpi4py import MPI
 from libc.stdlib cimport calloc, free
 
 from smcoll.buffers cimport (
-    Message, Specification, TypeLayout, code_of_type, entries, layout_of_type, locate, parse, parse_moved,
-    plain_array, split,
+    Message, Specification, TypeLayout, code_of_type, entries, layout_of_type, locate, parse,
+    parse_moved, plain_array, split,
 )
 from smcoll.kernels cimport element_size
 

@@ -496,7 +496,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.replay:
         options.seed, number = map(int, options.replay.split(":"))
-    fields = {"segment_size": 4096, "stream_size": 4096, "inline_size": 64} if options.small else {}
+    fields = {"segment_size": 4096, "stream_size": 4096, "inline_size": 64,
+              "streaming_size": 1} if options.small else {}
     fuzzer = Fuzzer(options.seed, mutant if options.mutant else
                     lambda world: smcoll.Comm(world, smcoll.Config(**fields)))
     if options.replay:

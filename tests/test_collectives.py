@@ -33,6 +33,7 @@ NAMED = [(collective, name) for collective in COLLECTIVES for name in ALGORITHMS
 
 CONFIGS = covering_rows({
     "segment_size": (4096, 8192, 32768),
+    "streaming_size": (1, 1 << 30),
     "banks": (1, 2, 3, 4),
     "segments": (1, 2, 8),
     "pipeline": (True, False),
