@@ -9,6 +9,7 @@ cdef struct Gathering:
     const size_t *block        # room for each rank's block, as the receive arguments say
     size_t longest             # of these; the same on every rank
     Cursor *recv               # where each rank's block goes
+    bint in_place              # the own block is where it belongs already
     int truncated              # blocks that were longer than the room for them
 
 

@@ -33,6 +33,9 @@ cdef int allgather_inline(Team *team, Gathering *blocks) noexcept nogil:
     # A block beyond the agreed longest is truncated by everybody: its first bytes will do.
     pack_next(&blocks.send, line.payload, min(blocks.send_bytes, blocks.longest))
     publish_length(team, line, team.exchanges, blocks.send_bytes)
+    if not blocks.in_place:
+        unpack_next(&blocks.recv[team.rank], line.payload,
+                    room_for(blocks, team.rank, blocks.send_bytes))
     for i in range(1, team.size):
         rank = next_rank(team, i)
         line = exchange_line(&team.layout, team.base, rank, parity)
@@ -62,12 +65,19 @@ cdef inline size_t part_of(Section *section, size_t nbytes) noexcept nogil:
 
 cdef int copy_in_block(Call *call, Section *section) noexcept nogil:
     cdef Gathering *blocks = <Gathering *> call.details
-    cdef int status = writable(call, section)
+    cdef int rank = call.team.rank, status = writable(call, section)
+    cdef size_t room
+    cdef char *own = region(call, section, rank)
     if status != DONE:
         return status
-    pack_next(&blocks.send, region(call, section, call.team.rank),
-              part_of(section, blocks.send_bytes))
+    pack_next(&blocks.send, own, part_of(section, blocks.send_bytes))
     post_length(call, section, STEP_BLOCK, blocks.send_bytes)
+    if not blocks.in_place:
+        # From the region, which is in the cache now, and after the others can read it.
+        room = min(blocks.send_bytes, blocks.block[rank])
+        if section.number == 0:
+            room = room_for(blocks, rank, blocks.send_bytes)
+        unpack_next(&blocks.recv[rank], own, part_of(section, room))
     return DONE
 
 

@@ -7,6 +7,7 @@ Accepted and refused as mpi4py 4.1 does, in its order: the receive side first, e
 What mpi4py leaves to MPI is checked when both sides are parsed.
 """
 
+cimport cython
 from mpi4py import MPI
 
 from libc.stdlib cimport calloc, free
@@ -28,6 +29,7 @@ cdef char *IN_PLACE_ADDRESS = <char *> <Py_ssize_t> int(MPI.IN_PLACE)
 ctypedef Blocks (*blocks_parser)(object, bint, int)
 
 
+@cython.freelist(8)
 cdef class Blocks:
     """One block for each rank."""
 
@@ -36,6 +38,7 @@ cdef class Blocks:
         free(self.counts)
 
 
+@cython.freelist(4)
 cdef class Sides:
     """The parsed arguments of one call."""
 

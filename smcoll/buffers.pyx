@@ -9,6 +9,7 @@ from operator import index
 
 import numpy
 
+cimport cython
 cimport numpy as cnp
 from cpython.buffer cimport (
     PyBUF_ANY_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release, PyObject_CheckBuffer,
@@ -344,5 +345,6 @@ cdef Py_ssize_t extent_of(datatype, purpose) except? -1:
     return extent
 
 
+@cython.freelist(8)
 cdef class Specification:
     """One parsed buffer argument."""

@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -245,12 +246,16 @@ def crowded(ranks: int) -> bool:
 
 
 def command(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (),
-            layout: str | None = None,
-            info: MPIInfo | None = None) -> tuple[list[str], dict[str, str]]:
+            layout: str | None = None, info: MPIInfo | None = None,
+            session_directory: str | os.PathLike | None = None,
+            ) -> tuple[list[str], dict[str, str]]:
     """(arguments, environment) that start ``argv`` on ``ranks`` ranks of this machine.
 
     It works as root and with more ranks than cores. ``layout`` binds the ranks (see ``place``);
     without it the launcher's own default holds, and nothing is bound where ranks outnumber cores.
+    ``session_directory``: where Open MPI keeps a job's files. By default it names them after
+    mpiexec's process id, and a later one with the same id can't start beside what a killed job
+    left there ("listener thread failed to start").
     """
     if ranks < 1:
         raise LaunchError(f"{ranks} ranks: at least one is needed")
@@ -263,6 +268,8 @@ def command(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (
     listed = ",".join(map(str, cpus or ()))
     if info.family == OPEN_MPI:
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        if session_directory is not None:
+            environment.setdefault("PRTE_MCA_prte_tmpdir_base", str(session_directory))
         if cpus:
             options = ["--map-by", f"pe-list={listed}:ordered"]
         elif crowded(ranks):
@@ -287,21 +294,23 @@ def job(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (),
 
     ``environment`` is added to the job's; further arguments go to ``subprocess.Popen``.
     """
-    arguments, job_environment = command(ranks, argv, extra_options=extra_options, layout=layout)
-    job_environment |= environment or {}
-    with subprocess.Popen(arguments, env=job_environment, **popen) as process:
-        try:
-            yield process
-        except BaseException as error:
-            # Ctrl-C reached mpiexec as well (it is in our process group): give it time to end its
-            # ranks. Killed outright it would leave them behind.
-            if isinstance(error, KeyboardInterrupt):
-                _wait(process, 3)
-            if process.poll() is None:
-                process.terminate()
-                _wait(process, 5)
-            process.kill()
-            raise
+    with tempfile.TemporaryDirectory(prefix="smcoll-job-", ignore_cleanup_errors=True) as session:
+        arguments, job_environment = command(ranks, argv, extra_options=extra_options,
+                                             layout=layout, session_directory=session)
+        with subprocess.Popen(arguments, env=job_environment | (environment or {}),
+                              **popen) as process:
+            try:
+                yield process
+            except BaseException as error:
+                # Ctrl-C reached mpiexec as well (it is in our process group): give it time to end
+                # its ranks. Killed outright it would leave them behind.
+                if isinstance(error, KeyboardInterrupt):
+                    _wait(process, 3)
+                if process.poll() is None:
+                    process.terminate()
+                    _wait(process, 5)
+                process.kill()
+                raise
 
 
 def _wait(process: subprocess.Popen, seconds: float) -> None:

@@ -39,11 +39,12 @@ class Contender:
     """One way to do collectives.
 
     ``call_of(collective)`` gives the function that is timed; it takes what mpi4py's method of that
-    name takes.
+    name takes. ``prepare()`` is called before each block of calls, on every rank.
     """
 
     name: str
     call_of: Callable[[str], Callable]
+    prepare: Callable[[], None] = lambda: None
 
 
 def methods_of(name: str, comm: MPI.Intracomm) -> Contender:
@@ -158,6 +159,7 @@ class Bench:
             if validator is None:
                 valid[contender.name] = None
                 continue
+            contender.prepare()
             problem = validator.problem(contender.call_of(collective))
             valid[contender.name] = not problem
             if problem:
@@ -240,6 +242,7 @@ class _Blocks:
             loop, call = WORKLOADS[self.collective].idle, None
         else:
             loop, call = self.loop, self.calls[contender]
+            self.bench.contenders[contender].prepare()
         barrier = self.bench.control.Barrier
         barrier()
         start = time.perf_counter()

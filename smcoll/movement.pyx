@@ -4,6 +4,9 @@ Where a datatype has holes, its bytes are gathered and laid out a chunk at a tim
 through shared memory: the layout is a local property and may not select another path.
 """
 
+from functools import partial
+
+cimport cython
 from mpi4py import MPI
 
 from libc.stdint cimport int64_t
@@ -55,56 +58,49 @@ class Movement:
             message = spec.message
             if broadcast(engine, spec, root) == CARRIED_OUT:
                 return
-        engine.through_mpi("bcast", lambda: MPI.Comm.Ibcast(self, buf, root), root=root,
+        engine.through_mpi("bcast", partial(MPI.Comm.Ibcast, self, buf, root), root=root,
                            nbytes=message.nbytes)
 
     def Gather(self, sendbuf, recvbuf, int root=0):
         """Gather equal blocks at ``root``: every rank's goes there through its stream."""
-        gather(self, parse_gather, sendbuf, recvbuf, root, MPI.Comm.Gather,
-               MPI.Comm.Igather)
+        gather(self, parse_gather, sendbuf, recvbuf, root, "Gather")
 
     def Gatherv(self, sendbuf, recvbuf, int root=0):
         """Gather blocks of any lengths at ``root``."""
-        gather(self, parse_gatherv, sendbuf, recvbuf, root, MPI.Comm.Gatherv,
-               MPI.Comm.Igatherv)
+        gather(self, parse_gatherv, sendbuf, recvbuf, root, "Gatherv")
 
     def Scatter(self, sendbuf, recvbuf, int root=0):
         """Scatter equal blocks from ``root``."""
-        scatter(self, parse_scatter, sendbuf, recvbuf, root, MPI.Comm.Scatter,
-                MPI.Comm.Iscatter)
+        scatter(self, parse_scatter, sendbuf, recvbuf, root, "Scatter")
 
     def Scatterv(self, sendbuf, recvbuf, int root=0):
         """Scatter blocks of any lengths from ``root``."""
-        scatter(self, parse_scatterv, sendbuf, recvbuf, root, MPI.Comm.Scatterv,
-                MPI.Comm.Iscatterv)
+        scatter(self, parse_scatterv, sendbuf, recvbuf, root, "Scatterv")
 
     def Allgather(self, sendbuf, recvbuf):
         """Gather equal blocks at all ranks: each is posted once and read by everybody."""
-        allgather(self, parse_allgather, sendbuf, recvbuf, MPI.Comm.Allgather,
-                  MPI.Comm.Iallgather)
+        allgather(self, parse_allgather, sendbuf, recvbuf, "Allgather")
 
     def Allgatherv(self, sendbuf, recvbuf):
         """Gather blocks of any lengths at all ranks."""
-        allgather(self, parse_allgatherv, sendbuf, recvbuf, MPI.Comm.Allgatherv,
-                  MPI.Comm.Iallgatherv)
+        allgather(self, parse_allgatherv, sendbuf, recvbuf, "Allgatherv")
 
     def Alltoall(self, sendbuf, recvbuf):
         """Every rank sends a block of equal length to every rank."""
-        alltoall(self, parse_alltoall, sendbuf, recvbuf, MPI.Comm.Alltoall, MPI.Comm.Ialltoall)
+        alltoall(self, parse_alltoall, sendbuf, recvbuf, "Alltoall")
 
     def Alltoallv(self, sendbuf, recvbuf):
         """Every rank sends a block of any length to every rank."""
-        alltoall(self, parse_alltoallv, sendbuf, recvbuf, MPI.Comm.Alltoallv,
-                 MPI.Comm.Ialltoallv)
+        alltoall(self, parse_alltoallv, sendbuf, recvbuf, "Alltoallv")
 
     def Alltoallw(self, sendbuf, recvbuf):
         """The same with a datatype for each pair of ranks."""
-        alltoall(self, parse_alltoallw, sendbuf, recvbuf, MPI.Comm.Alltoallw,
-                 MPI.Comm.Ialltoallw)
+        alltoall(self, parse_alltoallw, sendbuf, recvbuf, "Alltoallw")
 
 
 # ---------------------------------------------------------------------- layouts
 
+@cython.freelist(4)
 cdef class _Layouts:
     """The flattened datatypes of some blocks, kept alive for a call."""
 
@@ -161,6 +157,12 @@ cdef check_truncated(int truncated):
 
 # ---------------------------------------------------------------------- the collectives
 
+# Methods of MPI's own are looked up by name where they are needed: a closure or two attributes a
+# call cost as much as all of a short call's arguments.
+cdef nonblocking(str method):
+    return getattr(MPI.Comm, f"I{method.lower()}")
+
+
 cdef int broadcast(Engine engine, Specification spec, int root) except -1:
     cdef Message message = spec.message
     cdef Typemap typemap = layout_of(spec)
@@ -180,7 +182,7 @@ cdef int broadcast(Engine engine, Specification spec, int root) except -1:
     return path
 
 
-cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, blocking, nonblocking):
+cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str method):
     cdef Engine engine = engine_of(comm)
     cdef Sides sides
     cdef _Layouts layouts
@@ -190,7 +192,7 @@ cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, blockin
     cdef int rank, mine, size, truncated = 0, receives = 0
     if engine is None:
         own_mpi(comm, "gather")
-        return blocking(comm, sendbuf, recvbuf, root)
+        return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf, root)
     mine, size = engine.team.rank, engine.team.size
     sides = parse_sides(sendbuf, recvbuf, root, mine, size)
     check_root(engine, root)
@@ -200,8 +202,8 @@ cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, blockin
         layouts = _Layouts(sides.recv_blocks)
     messages = Messages(size)
     if engine.have_streams(stream_signature(COLLECTIVE_GATHER, root)) == USE_MPI:
-        return engine.through_mpi("gather", lambda: nonblocking(comm, sendbuf, recvbuf, root),
-                                  root=root)
+        return engine.through_mpi(
+            "gather", partial(nonblocking(method), comm, sendbuf, recvbuf, root), root=root)
     if mine != root:
         outgoing(messages.outgoing, root, sides.send_message.message.address,
                  sides.send_message.message.nbytes, runs_of(typemap))
@@ -223,7 +225,7 @@ cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, blockin
     check_truncated(truncated)
 
 
-cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, blocking, nonblocking):
+cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str method):
     cdef Engine engine = engine_of(comm)
     cdef Sides sides
     cdef _Layouts layouts
@@ -233,7 +235,7 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, blocki
     cdef int rank, mine, size, truncated = 0, sends = 0
     if engine is None:
         own_mpi(comm, "scatter")
-        return blocking(comm, sendbuf, recvbuf, root)
+        return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf, root)
     mine, size = engine.team.rank, engine.team.size
     sides = parse_sides(sendbuf, recvbuf, root, mine, size)
     check_root(engine, root)
@@ -243,8 +245,8 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, blocki
         layouts = _Layouts(sides.send_blocks)
     messages = Messages(size)
     if engine.have_streams(stream_signature(COLLECTIVE_SCATTER, root)) == USE_MPI:
-        return engine.through_mpi("scatter", lambda: nonblocking(comm, sendbuf, recvbuf, root),
-                                  root=root)
+        return engine.through_mpi(
+            "scatter", partial(nonblocking(method), comm, sendbuf, recvbuf, root), root=root)
     if mine != root:
         incoming(messages.incoming, root, sides.recv_message.message.address,
                  sides.recv_message.message.nbytes, runs_of(typemap))
@@ -266,7 +268,7 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, blocki
         check_truncated(copy_own(&own, &place))
 
 
-cdef alltoall(comm, parser parse_sides, sendbuf, recvbuf, blocking, nonblocking):
+cdef alltoall(comm, parser parse_sides, sendbuf, recvbuf, str method):
     cdef Engine engine = engine_of(comm)
     cdef Sides sides
     cdef _Layouts send, recv
@@ -276,14 +278,14 @@ cdef alltoall(comm, parser parse_sides, sendbuf, recvbuf, blocking, nonblocking)
     cdef int i, peer, mine, size, truncated = 0
     if engine is None:
         own_mpi(comm, "alltoall")
-        return blocking(comm, sendbuf, recvbuf)
+        return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf)
     mine, size = engine.team.rank, engine.team.size
     sides = parse_sides(sendbuf, recvbuf, mine, size)
     recv = _Layouts(sides.recv_blocks)
     send = recv if sides.send_in_place else _Layouts(sides.send_blocks)
     messages = Messages(size)
     if engine.have_streams(stream_signature(COLLECTIVE_ALLTOALL, 0)) == USE_MPI:
-        return engine.through_mpi("alltoall", lambda: nonblocking(comm, sendbuf, recvbuf))
+        return engine.through_mpi("alltoall", partial(nonblocking(method), comm, sendbuf, recvbuf))
     for i in range(size - 1):
         # The next rank first: so that not all ranks write to the same one first.
         peer = (mine + 1 + i) % size
@@ -306,17 +308,16 @@ cdef alltoall(comm, parser parse_sides, sendbuf, recvbuf, blocking, nonblocking)
     check_truncated(truncated)
 
 
-cdef allgather(comm, parser parse_sides, sendbuf, recvbuf, blocking, nonblocking):
+cdef allgather(comm, parser parse_sides, sendbuf, recvbuf, str method):
     cdef Engine engine = engine_of(comm)
     cdef Sides sides
     cdef _Layouts recv
     cdef Typemap typemap = None
     cdef Gathered gathered
-    cdef Cursor own
-    cdef int rank, mine, size, truncated = 0
+    cdef int rank, mine, size
     if engine is None:
         own_mpi(comm, "allgather")
-        return blocking(comm, sendbuf, recvbuf)
+        return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf)
     mine, size = engine.team.rank, engine.team.size
     sides = parse_sides(sendbuf, recvbuf, mine, size)
     recv = _Layouts(sides.recv_blocks)
@@ -331,15 +332,15 @@ cdef allgather(comm, parser parse_sides, sendbuf, recvbuf, blocking, nonblocking
         typemap = layout_of(sides.send_message)
         gathered.contribute(sides.send_message.message.address,
                             sides.send_message.message.nbytes, runs_of(typemap))
-        own = gathered.all.send
-        truncated = copy_own(&own, &gathered.all.recv[mine])
+        gathered.all.in_place = False
     if engine.allgather_(&gathered.all, COLLECTIVE_ALLGATHER,
                          engine.choose(COLLECTIVE_ALLGATHER, gathered.all.longest)) == USE_MPI:
-        return engine.through_mpi("allgather", lambda: nonblocking(comm, sendbuf, recvbuf),
+        return engine.through_mpi("allgather", partial(nonblocking(method), comm, sendbuf, recvbuf),
                                   nbytes=gathered.all.longest)
-    check_truncated(truncated + gathered.all.truncated)
+    check_truncated(gathered.all.truncated)
 
 
+@cython.freelist(4)
 cdef class Messages:
     """The messages of one call: its own, whatever calls a signal handler tries meanwhile."""
 
@@ -354,6 +355,7 @@ cdef class Messages:
         free(self.incoming)
 
 
+@cython.freelist(4)
 cdef class Gathered:
     """The blocks of an Allgather and the memory that describes them."""
 
@@ -365,6 +367,7 @@ cdef class Gathered:
         self.all.block = self.block
         self.all.recv = self.cursors
         self.all.longest = 0
+        self.all.in_place = True
         self.all.truncated = 0
 
     def __dealloc__(self):

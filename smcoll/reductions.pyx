@@ -6,6 +6,7 @@ full, checked as MPI would, and takes a path that is a function of what MPI want
 all ranks: operation, datatype and count.
 """
 
+from functools import partial
 from operator import index
 
 import numpy
@@ -116,17 +117,15 @@ class Reductions:
                                  op_code, engine.choose(COLLECTIVE_ALLREDUCE, recv.nbytes)
                                  ) == CARRIED_OUT:
                 return
-        symmetric(self, engine, COLLECTIVE_ALLREDUCE, sendbuf, recvbuf, op, op_code,
-                  MPI.Comm.Iallreduce)
+        symmetric(self, engine, COLLECTIVE_ALLREDUCE, sendbuf, recvbuf, op, op_code)
 
     def Scan(self, sendbuf, recvbuf, op=MPI.SUM):
         """Inclusive prefix reduction: rank r gets that of ranks 0 to r, in rank order."""
-        scan(self, COLLECTIVE_SCAN, sendbuf, recvbuf, op, MPI.Intracomm.Scan, MPI.Intracomm.Iscan)
+        scan(self, COLLECTIVE_SCAN, sendbuf, recvbuf, op)
 
     def Exscan(self, sendbuf, recvbuf, op=MPI.SUM):
         """Exclusive prefix reduction: rank r gets that of ranks 0 to r - 1, rank 0 nothing."""
-        scan(self, COLLECTIVE_EXSCAN, sendbuf, recvbuf, op, MPI.Intracomm.Exscan,
-             MPI.Intracomm.Iexscan)
+        scan(self, COLLECTIVE_EXSCAN, sendbuf, recvbuf, op)
 
     def Reduce_scatter_block(self, sendbuf, recvbuf, op=MPI.SUM):
         """Reduce a vector of equal blocks; rank r gets block r."""
@@ -153,7 +152,7 @@ class Reductions:
             check_counts(send.count, recv.count)
         scatter_reduction(self, engine, send, recv, [recv.count] * size, op, op_code, send is recv,
                           recvbuf,
-                          lambda: MPI.Comm.Ireduce_scatter_block(self, sendbuf, recvbuf, op))
+                          partial(MPI.Comm.Ireduce_scatter_block, self, sendbuf, recvbuf, op))
 
     def Reduce_scatter(self, sendbuf, recvbuf, recvcounts=None, op=MPI.SUM):
         """Reduce a vector of ``recvcounts[r]`` elements for each rank r; rank r gets its block.
@@ -191,7 +190,7 @@ class Reductions:
             raise MPI.Exception(MPI.ERR_COUNT)
         scatter_reduction(self, engine, send, recv, counts, op, op_code, send is recv,
                           recvbuf,
-                          lambda: MPI.Comm.Ireduce_scatter(self, sendbuf, recvbuf, counts, op))
+                          partial(MPI.Comm.Ireduce_scatter, self, sendbuf, recvbuf, counts, op))
 
 
 # ---------------------------------------------------------------------- checks
@@ -242,10 +241,10 @@ cdef reduce_any(comm, Engine engine, sendbuf, recvbuf, op, int op_code, int root
     check_root(engine, root)
     reduce_parsed(comm, engine, COLLECTIVE_REDUCE, send, recv, op, op_code, root,
                   recvbuf if send is recv else sendbuf,
-                  lambda: MPI.Comm.Ireduce(comm, sendbuf, recvbuf, op, root))
+                  partial(MPI.Comm.Ireduce, comm, sendbuf, recvbuf, op, root))
 
 
-cdef symmetric(comm, Engine engine, int collective, sendbuf, recvbuf, op, int op_code, nonblocking):
+cdef symmetric(comm, Engine engine, int collective, sendbuf, recvbuf, op, int op_code):
     """A reduction whose ranks all send and receive as much."""
     cdef Specification recv = parse(recvbuf, True), send = recv
     if not in_place(sendbuf):
@@ -253,23 +252,25 @@ cdef symmetric(comm, Engine engine, int collective, sendbuf, recvbuf, op, int op
         check_types(send, recv)
         check_counts(send.count, recv.count)
     reduce_parsed(comm, engine, collective, send, recv, op, op_code, 0, recvbuf,
-                  lambda: nonblocking(comm, sendbuf, recvbuf, op))
+                  partial(getattr(MPI.Intracomm, f"I{_NAMES[collective]}"), comm, sendbuf, recvbuf,
+                          op))
 
 
-cdef scan(comm, int collective, sendbuf, recvbuf, op, blocking, nonblocking):
+cdef scan(comm, int collective, sendbuf, recvbuf, op):
     cdef Engine engine = engine_of(comm)
     cdef Message send, recv
     cdef int op_code
     if engine is None:
         own_mpi(comm, _NAMES[collective])
-        return blocking(comm, sendbuf, recvbuf, op)
+        method = _NAMES[collective].capitalize()
+        return getattr(MPI.Intracomm, method)(comm, sendbuf, recvbuf, op)
     op_code = code_of_op(op)
     if plain_pair(sendbuf, recvbuf, op_code, &send, &recv):
         if engine.reduction_(collective, send.address, recv.address, recv.count,
                              recv.element_type, op_code, 0, engine.choose(collective, recv.nbytes)
                              ) == CARRIED_OUT:
             return
-    symmetric(comm, engine, collective, sendbuf, recvbuf, op, op_code, nonblocking)
+    symmetric(comm, engine, collective, sendbuf, recvbuf, op, op_code)
 
 
 cdef reduce_parsed(comm, Engine engine, int collective, Specification send, Specification recv,

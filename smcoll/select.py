@@ -34,18 +34,22 @@ def defaults(collective: str, ranks: int, oversubscribed: bool) -> list[tuple[in
     if collective == "barrier":
         return [(UNLIMITED, "all_read", 0)]
     if collective == "bcast":
-        return [(UNLIMITED, "fan_out", 64 * KIB)]
+        return [(UNLIMITED, "fan_out", 32 * KIB if ranks <= 2 else 64 * KIB)]
     if collective == "reduce":
         if ranks <= 2:
-            return [(UNLIMITED, "fan_in", 64 * KIB)]
+            return [(UNLIMITED, "fan_in", 32 * KIB)]
         # Where ranks share cores, nobody waits for the root to do all the work alone.
         fan_in_limit = 4096 * KIB if oversubscribed else 16 * KIB
-        return [(fan_in_limit, "fan_in", 128 * KIB), (UNLIMITED, "tiled", 128 * KIB)]
+        return [(fan_in_limit, "fan_in", 32 * KIB), (UNLIMITED, "tiled", 32 * KIB)]
     if collective != "allreduce":
-        return [(UNLIMITED, ALGORITHMS[collective][0], 128 * KIB)]
+        section = 128 * KIB if collective == "reduce_scatter" else 64 * KIB
+        return [(UNLIMITED, ALGORITHMS[collective][0], section)]
     if ranks <= 2:
-        return [(256 * KIB, "all_read", 64 * KIB), (UNLIMITED, "tiled", 128 * KIB)]
-    return [(2 * KIB, "all_read", 16 * KIB), (UNLIMITED, "tiled", 128 * KIB)]
+        # Two dependent exchanges of halves lose to one of everything, most where the cores share
+        # no cache. Small sections keep the segments in the private caches.
+        return [(128 * KIB, "all_read", 16 * KIB), (UNLIMITED, "all_read", 64 * KIB)]
+    # All-read does the work of all ranks on each, so its limit falls with their number.
+    return [(128 * KIB // ranks, "all_read", 16 * KIB), (UNLIMITED, "tiled", 64 * KIB)]
 
 
 def default_radix(ranks: int, oversubscribed: bool) -> int:

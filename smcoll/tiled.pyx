@@ -13,6 +13,7 @@ cdef enum:
     STEP_IN = 1                # our vector, but for our own slice, is in our region
     STEP_RESULT = 2            # our slice of the result is
     LINE = 64                  # slices are cut at cache lines
+    STRIP = 8192               # bytes reduced before they are copied
 
 
 # Start of `rank`'s slice in bytes; `rank` = ranks gives the end of the last one. An element whose
@@ -53,15 +54,20 @@ cdef inline void reduce_slice(Call *call, Section *section, char *out, size_t be
 cdef int reduce_own_slice_for_all(Call *call, Section *section) noexcept nogil:
     """The own slice of all sources at once; into the own region for the others to read."""
     cdef int rank = call.team.rank, status = heard_all(call, section, STEP_IN)
-    cdef size_t begin, end
+    cdef size_t begin, end, strip, strip_bytes
     cdef char *own = region(call, section, rank)
     if status != DONE:
         return status
     begin = tile(call, section, rank)
     end = tile(call, section, rank + 1)
-    reduce_slice(call, section, own + begin, begin, end)
+    # A strip at a time, so that the second copy of the result is made from the first-level cache.
+    strip_bytes = STRIP - STRIP % call.element_size if call.element_size < STRIP else end - begin
+    while begin < end:
+        strip = min(begin + strip_bytes, end)
+        reduce_slice(call, section, own + begin, begin, strip)
+        deliver(call, section.offset + begin, own + begin, strip - begin)
+        begin = strip
     post(call, section, STEP_RESULT)
-    deliver(call, section.offset + begin, own + begin, end - begin)
     return DONE
 
 

@@ -38,7 +38,6 @@ START_DEADLINE = 120.0  # seconds until every rank has collected its tests
 END_DEADLINE = 60.0  # seconds from "stop" until mpiexec has ended
 GRACE = 10.0  # seconds that the other ranks have after the first one failed
 POLL = 0.002
-LAUNCHES = 3  # how often a job is launched whose launcher ends before it has started any rank
 
 _ranks_of_this_job: int | None = None
 _running: list[Job] = []
@@ -50,14 +49,6 @@ def inside_job() -> int | None:
 
 
 # ---------------------------------------------------------------------- the outer process
-
-
-def launcher_failed(process: subprocess.Popen, output: str) -> bool:
-    """Whether mpiexec ended because its own server did not start: nothing of ours has run.
-
-    Open MPI 5's does so about once in some thousand times (openpmix, "listener thread").
-    """
-    return process.poll() not in (None, 0) and "PMIx server's listener thread" in output
 
 
 class MpiFailure(Exception):
@@ -86,37 +77,27 @@ class Job:
         (self.directory / "commands").touch()
         (self.directory / "pytest.ini").write_text("[pytest]\n")
         program = [sys.executable, str(Path(__file__).resolve()), str(self.directory)]
-        arguments, environment = launch.command(ranks, program)
+        arguments, environment = launch.command(ranks, program, session_directory=self.directory)
         environment = {
             name: value for name, value in environment.items() if not name.startswith("PYTEST_")
         }
         # Ranks outnumber cores: no threads beside them, and no plugins that they don't use.
         environment |= {"OPENBLAS_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        with open(self.directory / "output", "wb") as output:
+            self.process = subprocess.Popen(
+                arguments,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        _running.append(self)
         try:
-            self._start(arguments, environment)
+            self._collect("start of the job", START_DEADLINE)
         except BaseException:
             self.kill()
             raise
-
-    def _start(self, arguments: list[str], environment: dict[str, str]) -> None:
-        for attempt in range(LAUNCHES):
-            with open(self.directory / "output", "wb") as output:
-                self.process = subprocess.Popen(
-                    arguments,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            if self not in _running:
-                _running.append(self)
-            try:
-                self._collect("start of the job", START_DEADLINE)
-                return
-            except MpiFailure:
-                if attempt + 1 == LAUNCHES or not launcher_failed(self.process, self._output()):
-                    raise
 
     def run(self, nodeid: str, deadline: float) -> None:
         """Run one test on all ranks. Raises MpiFailure, or pytest's Skipped."""

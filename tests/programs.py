@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 
-import harness
-
 from smcoll import launch
+
+# Of all jobs; removed when pytest ends.
+_sessions = tempfile.TemporaryDirectory(prefix="smcoll-tests-", ignore_cleanup_errors=True)
 
 
 def start_ranks(ranks: int, source: str, *arguments, environment=None, alone=False,
@@ -21,7 +23,8 @@ def start_ranks(ranks: int, source: str, *arguments, environment=None, alone=Fal
     # -m mpi4py: an uncaught exception ends the job, the other ranks do not wait for ever.
     runner = [] if alone else ["-m", "mpi4py"]
     argv = [sys.executable, *runner, "-c", textwrap.dedent(source), *map(str, arguments)]
-    command, variables = launch.command(ranks, argv)
+    session = tempfile.mkdtemp(dir=_sessions.name)
+    command, variables = launch.command(ranks, argv, session_directory=session)
     # The program finds what this process finds; "-c" adds nothing but the working directory.
     path = os.pathsep.join(entry for entry in sys.path if entry)
     variables = variables | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"} | (environment or {})
@@ -38,15 +41,12 @@ def run_ranks(
     ranks: int, source: str, *arguments, environment=None, alone=False, timeout: float = 100
 ) -> subprocess.CompletedProcess:
     """Run such a program to its end; its output is in the result."""
-    for _ in range(harness.LAUNCHES):
-        job = start_ranks(ranks, source, *arguments, environment=environment, alone=alone,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        try:
-            output, errors = job.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            job.terminate()
-            output, errors = job.communicate()
-            raise AssertionError(f"no end after {timeout} s\n{output}\n{errors}") from None
-        if not harness.launcher_failed(job, output + errors):
-            break
+    job = start_ranks(ranks, source, *arguments, environment=environment, alone=alone,
+                      stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        output, errors = job.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        job.terminate()
+        output, errors = job.communicate()
+        raise AssertionError(f"no end after {timeout} s\n{output}\n{errors}") from None
     return subprocess.CompletedProcess(job.args, job.returncode, output, errors)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -31,8 +30,7 @@ def main() -> int:
     from smcoll import launch
 
     program = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--as-rank"]
-    arguments, environment = launch.command(options.ranks, program)
-    return subprocess.run(arguments, env=environment, check=False).returncode
+    return launch.run(options.ranks, program).returncode
 
 
 def soak(options) -> int:

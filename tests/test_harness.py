@@ -171,41 +171,6 @@ def test_one_job_per_rank_count(directory):
     assert jobs == ["1", "2"]
 
 
-LAUNCHER_THAT_FAILS = """
-from smcoll import launch
-
-command = launch.command
-failures = {failures}
-
-def failing_command(ranks, program):
-    arguments, environment = command(ranks, program)
-    script = (f'echo x >>"{{FOLDER}}/launches"; '
-              f'if [ $(wc -l <"{{FOLDER}}/launches") -le {{failures}} ]; then '
-              f'echo "{{TEXT}}"; exit 213; fi; exec "$@"')
-    return ["sh", "-c", script, "sh", *arguments], environment
-
-launch.command = failing_command
-FOLDER, TEXT = {folder!r}, {text!r}
-"""
-
-
-@pytest.mark.parametrize("failures,text,outcome,launches", [
-    (1, "The PMIx server's listener thread failed to start.", "PASSED", 2),
-    (3, "The PMIx server's listener thread failed to start.", "FAILED", 3),
-    (1, "something else", "FAILED", 1),
-])  # fmt: skip
-def test_launcher_that_fails_before_any_rank_is_tried_again(
-    directory, tmp_path, failures, text, outcome, launches
-):
-    shutil.copytree(directory, tmp_path / "suite")
-    conftest = tmp_path / "suite" / "conftest.py"
-    conftest.write_text(conftest.read_text() + LAUNCHER_THAT_FAILS.format(
-        failures=failures, text=text, folder=str(tmp_path)))
-    output = run_pytest(tmp_path / "suite", "test_inner.py::test_passes[2ranks-2]")
-    assert outcomes(output) == {"test_passes[2ranks-2]": outcome}, output
-    assert len((tmp_path / "launches").read_text().splitlines()) == launches
-
-
 @pytest.mark.parametrize("mode", ["prepend", "importlib"])
 def test_single_test_and_import_mode(directory, mode):
     node = "test_inner.py::test_passes[2ranks-2]"

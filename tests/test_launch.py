@@ -222,6 +222,30 @@ def test_layout_binds_ranks():
     assert rows[0][0] == cpus
 
 
+LEAVE_A_KILLED_JOBS_FILES = (
+    'mkdir -p "$TMPDIR/ompi.$$" && touch "$TMPDIR/ompi.$$/pmix.$(hostname).tool" '
+    '"$TMPDIR/ompi.$$/pmix.$(uname -n).tool" && exec "$@"')
+
+
+@pytest.mark.skipif(launch.mpi_info().family != launch.OPEN_MPI,
+                    reason="Open MPI names files after process ids")
+@pytest.mark.parametrize("own_directory, code", [(True, 0), (False, 213)])
+def test_what_a_killed_job_left_does_not_stop_a_job_with_its_process_id(
+    monkeypatch, tmp_path, own_directory, code
+):
+    command = launch.command
+
+    def command_with_reused_process_id(*arguments, session_directory, **options):
+        arguments, environment = command(
+            *arguments, session_directory=session_directory if own_directory else None, **options)
+        return ["sh", "-c", LEAVE_A_KILLED_JOBS_FILES, "sh", *arguments], environment
+
+    monkeypatch.setattr(launch, "command", command_with_reused_process_id)
+    result = launch.run(1, ["true"], 60, capture_output=True, text=True,
+                        environment={"TMPDIR": str(tmp_path)}, stdin=subprocess.DEVNULL)
+    assert result.returncode == code, result.stderr
+
+
 def test_a_job_inside_a_job(tmp_path):
     inner = f"""\
 import sys

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ..algos import ALGORITHMS, RADICES
@@ -70,6 +70,8 @@ class SweepTask:
         mpi = measure.methods_of("mpi", plain)
         bench = measure.Bench(comm, [mpi], measure.Settings(**self.settings))
         facts = facts_about_job(MPI, bench)
+        # The first second of a job is slow whatever runs in it: ranks settle on their cores.
+        bench.measure("allreduce", 1024)
         for segment_size, points in itertools.groupby(self.points(), key=lambda point: point[0]):
             config = smcoll.Config(segment_size=segment_size, strict=True, **self.config)
             with smcoll.Comm(comm, config) as accelerated:
@@ -78,7 +80,8 @@ class SweepTask:
                     if not variants:
                         continue
                     bench.contenders = [mpi, *(
-                        contender(accelerated.engine, name, one) for name, one in variants.items())]
+                        contender(accelerated, collective, name, one)
+                        for name, one in variants.items())]
                     bench.settings = measure.Settings(**self.settings | {
                         "budget": self.settings["budget"] * len(bench.contenders)})
                     result = bench.measure(collective, nbytes)
@@ -96,12 +99,15 @@ def name_of(variant: dict) -> str:
     return " ".join([variant["algorithm"], *radices])
 
 
-def contender(engine, name: str, variant: dict):
-    """A variant as smcoll.measure wants it."""
-    from smcoll import measure
+def contender(comm, collective: str, name: str, variant: dict):
+    """A variant as smcoll.measure wants it: the method that programs call, on another table."""
+    from smcoll import measure, select
 
-    return measure.Contender(
-        name, lambda collective: functools.partial(getattr(engine, collective), **variant))
+    engine = comm.engine
+    row = engine.decisions[collective][-1]
+    decision = select.override(row, collective, section_bytes=engine.config.segment_size, **variant)
+    tables = {**engine.decisions, collective: [decision]}
+    return replace(measure.methods_of(name, comm), prepare=functools.partial(engine.use, tables))
 
 
 def row_of(result, name: str, variant: dict, segment_size: int) -> dict:
