@@ -32,6 +32,7 @@ from smcoll.reduce_scatter cimport Blocks
 from smcoll.state cimport check_root, engine_of, own_mpi
 
 cdef object IN_PLACE = MPI.IN_PLACE
+cdef char *IN_PLACE_ADDRESS = <char *> <Py_ssize_t> int(MPI.IN_PLACE)
 
 cdef enum:
     NUMPY_TYPES = 64
@@ -143,11 +144,11 @@ class Reductions:
             if reduce_plain_blocks(engine, &plain_send, &plain_recv, None, op_code,
                                    in_place(sendbuf)) == CARRIED_OUT:
                 return
-        if in_place(sendbuf):
+        recv = parse(recvbuf, True)
+        send = send_side(sendbuf, recv, size)
+        if send is recv:
             send = recv = parse(recvbuf, True, size)
         else:
-            recv = parse(recvbuf, True)
-            send = parse(sendbuf, False, size)
             check_types(send, recv)
             check_counts(send.count, recv.count)
         scatter_reduction(self, engine, send, recv, [recv.count] * size, op, op_code, send is recv,
@@ -174,7 +175,7 @@ class Reductions:
                                    in_place(sendbuf)) == CARRIED_OUT:
                 return
         recv = parse(recvbuf, True)
-        send = recv if in_place(sendbuf) else parse(sendbuf, False)
+        send = send_side(sendbuf, recv)
         if recvcounts is None and send is not recv:
             recvcounts = gather_counts(engine, recv.count)
             engine.continues = True
@@ -226,18 +227,24 @@ cdef bint have_kernel(Engine engine, int op_code, Specification spec, original):
 
 # ---------------------------------------------------------------------- any buffers
 
+cdef Specification send_side(sendbuf, Specification recv, int blocks=1):
+    """``recv`` where the operands are in place; ``[IN_PLACE, count, type]`` says so, too."""
+    cdef Specification send
+    if in_place(sendbuf):
+        return recv
+    send = parse(sendbuf, False, blocks)
+    return recv if send.message.address == IN_PLACE_ADDRESS else send
+
+
 cdef reduce_any(comm, Engine engine, sendbuf, recvbuf, op, int op_code, int root):
     cdef Specification recv = None, send = None
     cdef bint at_root = engine.team.rank == root
     if at_root:
         recv = parse(recvbuf, True)
-    if at_root and in_place(sendbuf):
-        send = recv
-    else:
-        send = parse(sendbuf, False)
-        if at_root:
-            check_types(send, recv)
-            check_counts(send.count, recv.count)
+    send = send_side(sendbuf, recv) if at_root else parse(sendbuf, False)
+    if at_root and send is not recv:
+        check_types(send, recv)
+        check_counts(send.count, recv.count)
     check_root(engine, root)
     reduce_parsed(comm, engine, COLLECTIVE_REDUCE, send, recv, op, op_code, root,
                   recvbuf if send is recv else sendbuf,
@@ -246,9 +253,8 @@ cdef reduce_any(comm, Engine engine, sendbuf, recvbuf, op, int op_code, int root
 
 cdef symmetric(comm, Engine engine, int collective, sendbuf, recvbuf, op, int op_code):
     """A reduction whose ranks all send and receive as much."""
-    cdef Specification recv = parse(recvbuf, True), send = recv
-    if not in_place(sendbuf):
-        send = parse(sendbuf, False)
+    cdef Specification recv = parse(recvbuf, True), send = send_side(sendbuf, recv)
+    if send is not recv:
         check_types(send, recv)
         check_counts(send.count, recv.count)
     reduce_parsed(comm, engine, collective, send, recv, op, op_code, 0, recvbuf,

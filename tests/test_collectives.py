@@ -435,3 +435,28 @@ def test_types_without_a_kernel(comm_world, typecode):
         total = np.zeros(1)
         comm.Allreduce(np.ones(1), total)
         assert total[0] == comm.size
+
+
+@pytest.mark.mpi(2, 3)
+def test_in_place_given_with_count_and_type(comm_world):
+    """mpi4py hands the address on, and MPI knows it."""
+    ranks, rank = comm_world.size, comm_world.rank
+    in_place = [MPI.IN_PLACE, 4, MPI.DOUBLE]
+    total = np.arange(4.0) * ranks + sum(range(ranks))
+    with smcoll.Comm(comm_world) as comm:
+        for method, expected in (
+            (comm.Allreduce, total),
+            (comm.Scan, np.arange(4.0) * (rank + 1) + sum(range(rank + 1))),
+        ):
+            data = np.arange(4.0) + rank
+            method(in_place, data)
+            assert np.array_equal(data, expected), method
+        data = np.arange(4.0) + rank
+        comm.Reduce(in_place if rank == 1 else data, data, root=1)
+        assert rank != 1 or np.array_equal(data, total)
+        whole = np.arange(4.0 * ranks) * ranks + sum(range(ranks))
+        for method, arguments in ((comm.Reduce_scatter_block, ()),
+                                  (comm.Reduce_scatter, ([4] * ranks,))):
+            data = np.arange(4.0 * ranks) + rank
+            method([MPI.IN_PLACE, 4 * ranks, MPI.DOUBLE], data, *arguments)
+            assert np.array_equal(data[:4], whole[4 * rank:4 * rank + 4]), method
