@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,14 +15,18 @@ import numpy as np
 import pytest
 
 from smcoll import launch
-from smcoll.apps import barnes_hut
+from smcoll.apps import barnes_hut, hierarchies
 
 ROOT = Path(__file__).resolve().parents[1]
 OPENMP = ROOT / "bench" / "openmp_reduce.py"
 SMALL = {
     "matvec": ["--size", 12, "--iterations", 5],
     "barnes_hut": ["--bodies", 3000, "--capacity", 20],
+    "vectors": ["--doubles", "1,70", "--iterations", 2],
+    "summa": ["--size", 24, "--block", 2],
 }
+# 1 and 3 ranks have less than two levels of hardware.
+HAND_MADE = {"vectors": ["--groupings", "H_conf1"], "summa": ["--groupings", "simple"]}
 
 
 def again_without_launcher(run):
@@ -66,7 +71,9 @@ def record_of(name, folder, *arguments):
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("name", SMALL)
 def test_both_layers_give_what_numpy_gives(name, ranks, tmp_path):
-    rows = record_of(name, tmp_path, "-n", ranks)["rows"]
+    if name == "vectors" and ranks == 1:
+        pytest.skip("no hierarchy of one rank")
+    rows = record_of(name, tmp_path, "-n", ranks, *HAND_MADE.get(name, []))["rows"]
     variants = {row["variant"] for row in rows}
     assert sorted((row["variant"], row["layer"]) for row in rows) == sorted(
         (variant, layer) for variant in variants for layer in ("mpi", "smcoll"))
@@ -130,6 +137,102 @@ def test_bodies_at_one_place_end_the_division():
     assert all(sorted(level) == [0] * 7 + [50] for level in levels)
 
 
+# ---------------------------------------------------------------------- hierarchies
+
+
+def write(folder, text):
+    file = folder / "groupings.toml"
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.parametrize("text, complaint", [
+    ("[vectors.4]\nmine = [2, 3]", "a list of sizes with product 4 is needed"),
+    ("[vectors.4]\nmine = [-2, -2]", "a list of sizes with product 4 is needed"),
+    ("[vectors.4]\nmine = 4", "a list of sizes with product 4 is needed"),
+    ("vectors = 4", "[vectors.4] is no table"),
+    ("[vectors.4", "groupings.toml: "),
+])
+def test_a_malformed_file_of_groupings_is_refused(text, complaint, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        hierarchies.read(write(tmp_path, text), "vectors", 4)
+
+
+def test_the_papers_groupings_are_in_the_file():
+    groupings = hierarchies.read(hierarchies.DEFAULT_FILE, "vectors", 576)
+    assert groupings == {"H_conf1": [3, 4, 2, 3, 8], "H_conf2": [6, 2, 2, 3, 8],
+                         "H_conf3": [3, 2, 2, 8, 6], "H_conf4": [3, 2, 4, 6, 4]}
+
+
+def test_every_grouping_in_the_file_fits_its_number_of_ranks():
+    for name in ("vectors", "summa"):
+        tables = [ranks for ranks in range(1, 600)
+                  if hierarchies.read(hierarchies.DEFAULT_FILE, name, ranks)]
+        assert len(tables) >= 4
+
+
+@pytest.mark.parametrize("ranks, description", [
+    (2, "core:2"), (4, "package:2 core:2"), (7, "core:7"), (12, "package:2 numa:2 core:3"),
+    (64, "package:2 numa:2 l3:2 l2:2 core:4")])
+def test_made_up_machines_have_a_core_for_each_rank(ranks, description):
+    assert hierarchies.fitting(ranks) == description
+
+
+@pytest.mark.mpi(6)
+def test_hand_made_hierarchies_group_neighbours(comm_world):
+    levels = hierarchies.by_sizes(comm_world, [3, 2], comm_world.rank)
+    found = hierarchies.members(comm_world, levels)
+    assert found == [[(0, 2, 4) if rank % 2 == 0 else (), (rank // 2 * 2, rank // 2 * 2 + 1)]
+                     for rank in range(6)]
+
+
+@pytest.mark.mpi(6)
+def test_in_a_rotated_line_the_broadcaster_leads_its_group(comm_world):
+    root = 3
+    rotated = comm_world.Split(0, (comm_world.rank - root) % 6)
+    levels = hierarchies.by_sizes(rotated, [3, 2], comm_world.rank)
+    # Groups stay (0, 1), (2, 3), (4, 5); their ranks in the order 3, 4, 5, 0, 1, 2.
+    found = hierarchies.members(comm_world, levels)
+    assert found[3] == [(3, 4, 0), (3, 2)] and found[2] == [(), (3, 2)]
+    assert found[0] == [(3, 4, 0), (0, 1)] and found[5] == [(), (4, 5)]
+
+
+def test_hierarchical_variants_call_collectives_on_each_level(tmp_path):
+    config = write(tmp_path, "[vectors.4]\ndeep = [2, 2]\nflat = [4]\n"
+                   "[summa.4]\ngroups = [2, 2]\n")
+    record = record_of("vectors", tmp_path, "-n", 4, "--config", config, "--groupings", "deep,flat")
+    assert {row["grouping"]: row["valid"] for row in record["rows"]} == {"deep": True, "flat": True}
+    assert {row["doubles"] for row in record["rows"]} == {1, 70}
+    record = record_of("summa", tmp_path, "-n", 4, "--rows", 1, "--config", config, "--groupings",
+                       "simple,groups")
+    assert record["meta"]["facts"]["grid"] == "1 x 4 ranks"
+    assert [(row["variant"], row["layer"], row["valid"]) for row in record["rows"]] == [
+        ("simple", "mpi", True), ("simple", "smcoll", True), ("groups", "mpi", True),
+        ("groups", "smcoll", True)]
+    simple, groups = (row["paths"]["shared memory"] for row in record["rows"]
+                      if row["layer"] == "smcoll")
+    # Of 12 panels, in 5 runs: 4 ranks in one step; in two levels 2 roots, then all 4. Broadcasts of
+    # one rank (the columns) count as another path.
+    assert (simple, groups) == (12 * 5 * 4, 12 * 5 * (2 + 4))
+
+
+@pytest.mark.parametrize("name", ["vectors", "summa"])
+def test_the_hardwares_hierarchy_gives_the_same(name, tmp_path):
+    pytest.importorskip("smcoll.topology")
+    record = record_of(name, tmp_path, "-n", 4, "--groupings", "hardware", "--topology",
+                       "package:2 core:2")
+    assert record["meta"]["facts"]["hardware"] == (
+        "made-up machine 'package:2 core:2': level 1 of 2 ranks, level 2 of 2 ranks")
+    assert all(row["valid"] for row in record["rows"]) and len(record["rows"]) in (2, 4)
+
+
+def test_hardware_of_one_level_is_refused():
+    pytest.importorskip("smcoll.topology")
+    result = application("vectors", "-n", 2, "--topology", "core:2", "--groupings", "hardware",
+                         code=2)
+    assert "has 1 level" in result.stderr
+
+
 # A collective that forgets rank 1 (its own part becomes zero) must be found.
 FORGETFUL = """\
 import sys
@@ -147,18 +250,19 @@ program._Watched.__getattr__ = forgetful
 sys.argv[1:] = {arguments!r}
 sys.exit(application.main())
 """
-FORGOTTEN = {"matvec": "Reduce", "barnes_hut": "Allreduce"}
+FORGOTTEN = {"matvec": "Reduce", "barnes_hut": "Allreduce", "vectors": "Gather"}
 
 
 @pytest.mark.parametrize("name", FORGOTTEN)
 def test_a_wrong_sum_is_found(name, tmp_path):
     program = tmp_path / "forgetful.py"
-    arguments = [str(argument) for argument in [*SMALL[name], "-r", 1]]
+    arguments = [*map(str, SMALL[name]), "-r", "1", *HAND_MADE.get(name, [])]
     program.write_text(FORGETFUL.format(name=name, collective=FORGOTTEN[name],
                                         arguments=arguments))
     job = start_ranks(2, program)
     assert job.returncode == 1, job.stderr
-    assert job.stdout.count("the result differs from numpy's") == 2
+    wrong = 4 if name == "vectors" else 2  # of two lengths
+    assert job.stdout.count("the result differs from numpy's") == wrong
 
 
 @pytest.mark.parametrize("arguments, complaint", [
@@ -168,6 +272,12 @@ def test_a_wrong_sum_is_found(name, tmp_path):
     (["barnes_hut", "-n", 3, "--bodies", 2], "--bodies 2 are fewer than 3 ranks"),
     (["barnes_hut", "--seed", "-1"], "--seed -1 is negative"),
     (["barnes_hut", "--plot", "figure.nonsense"], "unknown kind of figure"),
+    (["vectors", "-n", 4, "--groupings", "H_conf1,H_conf9"],
+     "H_conf9 (there are H_conf1, H_conf2, hardware)"),
+    (["vectors", "--config", "nowhere.toml"], "--config nowhere.toml: "),
+    (["vectors", "--doubles", "8,0"], "0 is not at least 1"),
+    (["summa", "-n", 4, "--size", 100, "--block", 64], "--size 100 is no multiple of 2 ranks"),
+    (["summa", "-n", 4, "--rows", 3], "4 ranks make no grid"),
 ])
 def test_bad_options_are_refused_before_any_rank_starts(arguments, complaint):
     result = application(*arguments, code=2)
@@ -188,7 +298,7 @@ def test_figures_are_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     for name in SMALL:
         file = tmp_path / f"{name}.svg"
-        record_of(name, tmp_path, "-n", 2, "--plot", file)
+        record_of(name, tmp_path, "-n", 2, "--plot", file, *HAND_MADE.get(name, []))
         text = file.read_text()
         assert text.count("<svg") == 1 and len(text) > 5000
 

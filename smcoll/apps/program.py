@@ -84,7 +84,8 @@ class Contender:
     """One way to run an application.
 
     ``run(stopwatch)`` is what is timed; ``right(result)`` says whether this rank's result is what
-    numpy gives. ``comms``: all communicators used, for smcoll's own count of calls.
+    numpy gives. ``comms``: all communicators used, for smcoll's own count of calls (contenders may
+    share some). ``facts``: what is added to the row.
     """
 
     layer: str
@@ -92,6 +93,7 @@ class Contender:
     right: Callable[[Any], bool]
     comms: list
     variant: str = ""
+    facts: dict = field(default_factory=dict)
 
 
 @dataclass
@@ -175,7 +177,7 @@ def _add_up(world, sample: Samples, stopwatch: Stopwatch, seconds: float) -> Non
 
 
 def _row(world, contender: Contender, sample: Samples) -> dict:
-    row: dict = {"variant": contender.variant, "layer": contender.layer,
+    row: dict = {**contender.facts, "variant": contender.variant, "layer": contender.layer,
                  "ranks": world.Get_size(), "repetitions": len(sample.total)}
     for name in ("total", "computing", "communication", "waiting"):
         values = getattr(sample, name)
@@ -223,7 +225,6 @@ class Application:
     ``check(arguments, ranks)`` raises ValueError for options that make no sense.
     ``contend(arguments, world, communicators)`` gives, on every rank, the contenders and a dict of
     facts for the record. ``panel(axes, rows, facts)`` draws into a second panel of the figure.
-    ``environment(arguments)``: what is added to the job's.
     """
 
     name: str  # the module's
@@ -232,7 +233,6 @@ class Application:
     check: Callable[[argparse.Namespace, int], None]
     contend: Callable[..., tuple[list[Contender], dict]]
     panel: Callable | None = None
-    environment: Callable[[argparse.Namespace], dict[str, str]] = lambda arguments: {}
 
 
 def positive(text: str) -> int:
@@ -268,8 +268,7 @@ def main(application: Application, argv: Sequence[str] | None = None) -> int:
     try:
         _check(application, arguments, ranks)
         return launch.run(ranks, [sys.executable, "-m", f"smcoll.apps.{application.name}", *argv],
-                          environment=_environment() | application.environment(arguments),
-                          stdin=subprocess.DEVNULL).returncode
+                          environment=_environment(), stdin=subprocess.DEVNULL).returncode
     except (ValueError, launch.LaunchError) as error:
         parser.error(str(error))
 
@@ -316,20 +315,30 @@ def _run_rank(application: Application, arguments: argparse.Namespace, argv: lis
             raise ValueError(f"-n {arguments.ranks}: this is a rank of a job of {ranks} already")
         _check(application, arguments, ranks)
     except ValueError as error:
-        if world.Get_rank() == 0:
-            application.parser.error(str(error))
+        _complain(world, application, error)
         return 2
     with communicators(world) as layers:
-        contenders, facts = application.contend(arguments, world, layers)
+        try:
+            contenders, facts = application.contend(arguments, world, layers)
+        except ValueError as error:  # raised by all ranks
+            _complain(world, application, error)
+            return 2
         rows = measure(world, contenders, arguments.repetitions)
         for contender in contenders:
             for comm in contender.comms:
-                if comm not in layers.values():
+                if comm and comm not in layers.values():  # shared ones are free already
                     comm.Free()
     if world.Get_rank() == 0:
         _report(application, arguments, argv, {"meta": _meta(application, argv, facts),
                                                "rows": rows})
     return 0 if all(row["valid"] for row in rows) else 1
+
+
+def _complain(world, application: Application, error: ValueError) -> None:
+    """Once; and no rank ends, and the job with it, before it is said."""
+    if world.Get_rank() == 0:
+        print(f"{application.parser.prog}: error: {error}", file=sys.stderr, flush=True)
+    world.Barrier()
 
 
 def _meta(application: Application, argv: list[str], facts: dict) -> dict:
@@ -361,7 +370,7 @@ def _report(application: Application, arguments: argparse.Namespace, argv: list[
     console = output.wide_console(force_terminal=False)
     console.print(_table(meta, rows))
     for name, value in meta["facts"].items():
-        console.print(f"{name.replace('_', ' ')}: {value}", soft_wrap=True)
+        console.print(f"{name}: {value}", soft_wrap=True)
     console.print("Milliseconds of the slowest rank, median of the repetitions. times less: MPI's "
                   "time in collectives / smcoll's, with 95 % lower bound. total: of runs of their "
                   "own, without the barriers that tell the other columns apart.",
@@ -416,7 +425,7 @@ def draw(application: Application, file: Path, record: dict) -> None:
 
     meta, rows = record["meta"], record["rows"]
     panels = 2 if application.panel is not None else 1
-    width = max(4.5, 0.8 * len(rows))
+    width = max(4.5, 0.35 * len(rows))
     figure = Figure(figsize=(width + 5 * (panels - 1), 4.2), layout="constrained")
     axes = figure.subplots(1, panels, squeeze=False,
                            width_ratios=[width, 5][:panels] if panels > 1 else None)[0]
@@ -426,7 +435,7 @@ def draw(application: Application, file: Path, record: dict) -> None:
     axes[0].bar(names, [row["communication_s"] * 1e3 for row in rows], bottom=computing,
                 color="#D55E00", label="communication")
     axes[0].set(ylabel="ms, slowest rank")
-    axes[0].tick_params(axis="x", labelsize="small")
+    axes[0].tick_params(axis="x", labelsize="small", rotation=90 if len(rows) > 4 else 0)
     axes[0].legend(fontsize="small")
     if application.panel is not None:
         application.panel(axes[1], rows, meta["facts"])
