@@ -192,7 +192,8 @@ def _row(world, contender: Contender, sample: Samples) -> dict:
         for comm in contender.comms:
             for entry in comm.stats():
                 paths[entry["path"]] += entry["calls"]
-    row["paths"] = dict(sum(world.allgather(paths), Counter()))  # calls of all ranks
+    # Calls of all ranks on these communicators, those of contenders that share them among them.
+    row["paths"] = dict(sum(world.allgather(paths), Counter()))
     row["valid"] = sample.valid
     return row
 
@@ -439,6 +440,6 @@ def draw(application: Application, file: Path, record: dict) -> None:
     axes[0].legend(fontsize="small")
     if application.panel is not None:
         application.panel(axes[1], rows, meta["facts"])
-    figure.suptitle(f"{meta['application']}, {rows[0]['ranks']} ranks, {meta['mpi']}, "
+    figure.suptitle(f"{meta['application']}, {rows[0]['ranks']} ranks\n{meta['mpi']}, "
                     f"{meta['machine']['processor']}, {meta['date'][:10]}", fontsize="medium")
     figure.savefig(file, dpi=150)

@@ -173,6 +173,19 @@ def check(arguments: argparse.Namespace, ranks: int) -> None:
     variants(arguments, read_groupings(arguments, ranks))
 
 
+def panel(axes, rows: list[dict], facts: dict) -> None:
+    """Total time of each variant on both layers."""
+    names = list(dict.fromkeys(row["variant"] for row in rows))
+    for number, (layer, colour) in enumerate((("mpi", "#D55E00"), ("smcoll", "#0072B2"))):
+        times = {row["variant"]: row["total_s"] * 1e3 for row in rows if row["layer"] == layer}
+        axes.bar(np.arange(len(names)) + 0.4 * number, [times[name] for name in names], 0.36,
+                 label=layer, color=colour)
+    axes.set(xticks=np.arange(len(names)) + 0.2, xticklabels=names,
+             ylabel="ms in all, without barriers")
+    axes.tick_params(axis="x", labelsize="small")
+    axes.legend(fontsize="small", loc="lower right")
+
+
 def main() -> int:
     """The program."""
     from . import hierarchies
@@ -186,7 +199,7 @@ def main() -> int:
     parser.add_argument("--rows", type=program.positive, default=None,
                         help="of the grid of ranks (as square as possible)")
     return program.main(program.Application(
-        NAME, "Matrix multiplication (SUMMA)", parser, check, contend))
+        NAME, "Matrix multiplication (SUMMA)", parser, check, contend, panel))
 
 
 if __name__ == "__main__":

@@ -121,15 +121,16 @@ def check(arguments: argparse.Namespace, ranks: int) -> None:
 
 
 def panel(axes, rows: list[dict], facts: dict) -> None:
-    """Time in collectives against the length, for each hierarchy and layer."""
+    """Total time against the length, for each hierarchy and layer."""
     for grouping in dict.fromkeys(row["grouping"] for row in rows):
         for layer, style in (("mpi", "--"), ("smcoll", "-")):
             points = [row for row in rows if (row["grouping"], row["layer"]) == (grouping, layer)]
             axes.plot([8 * row["doubles"] for row in points],
-                      [row["communication_s"] * 1e3 for row in points], style, marker="o",
+                      [row["total_s"] * 1e3 for row in points], style, marker="o",
                       markersize=3, label=f"{grouping}, {layer}",
                       linewidth=2.5 if grouping == "hardware" else 1.2)
-    axes.set(xscale="log", yscale="log", xlabel="bytes of a vector", ylabel="ms in collectives")
+    axes.set(xscale="log", yscale="log", xlabel="bytes of a vector",
+             ylabel="ms in all, without barriers")
     axes.legend(fontsize="x-small")
 
 
