@@ -68,11 +68,9 @@ def record_of(name, folder, *arguments):
     return json.loads(file.read_text())
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name, ranks", [
+    (name, ranks) for name in SMALL for ranks in (1, 3) if (name, ranks) != ("vectors", 1)])
 def test_both_layers_give_what_numpy_gives(name, ranks, tmp_path):
-    if name == "vectors" and ranks == 1:
-        pytest.skip("no hierarchy of one rank")
     rows = record_of(name, tmp_path, "-n", ranks, *HAND_MADE.get(name, []))["rows"]
     variants = {row["variant"] for row in rows}
     assert sorted((row["variant"], row["layer"]) for row in rows) == sorted(
@@ -226,14 +224,23 @@ def test_the_hardwares_hierarchy_gives_the_same(name, tmp_path):
     assert all(row["valid"] for row in record["rows"]) and len(record["rows"]) in (2, 4)
 
 
-def test_hardware_of_one_level_is_refused():
+def test_without_a_description_there_are_two_levels_at_least(tmp_path):
     pytest.importorskip("smcoll.topology")
-    result = application("vectors", "-n", 2, "--topology", "core:2", "--groupings", "hardware",
+    record = record_of("vectors", tmp_path, "-n", 4)
+    assert "level 2 of" in record["meta"]["facts"]["hardware"]
+    assert {row["grouping"] for row in record["rows"]} == {"H_conf1", "H_conf2", "hardware"}
+
+
+@pytest.mark.parametrize("description, complaint", [
+    ("core:2", "has 1 level of 2 ranks"), ("package:many", "package:many")])
+def test_a_machine_that_gives_no_hierarchy_is_refused(description, complaint):
+    pytest.importorskip("smcoll.topology")
+    result = application("vectors", "-n", 2, "--topology", description, "--groupings", "hardware",
                          code=2)
-    assert "has 1 level" in result.stderr
+    assert complaint in result.stderr and "Traceback" not in result.stderr
 
 
-# A collective that forgets rank 1 (its own part becomes zero) must be found.
+# Collectives that lose what rank 1 has, or what it gets, must be found.
 FORGETFUL = """\
 import sys
 import numpy as np
@@ -250,11 +257,12 @@ program._Watched.__getattr__ = forgetful
 sys.argv[1:] = {arguments!r}
 sys.exit(application.main())
 """
-FORGOTTEN = {"matvec": "Reduce", "barnes_hut": "Allreduce", "vectors": "Gather"}
+FORGOTTEN = {"matvec": "Reduce", "barnes_hut": "Allreduce", "vectors": "Gather",
+             "summa": "Bcast"}
 
 
 @pytest.mark.parametrize("name", FORGOTTEN)
-def test_a_wrong_sum_is_found(name, tmp_path):
+def test_a_wrong_result_is_found(name, tmp_path):
     program = tmp_path / "forgetful.py"
     arguments = [*map(str, SMALL[name]), "-r", "1", *HAND_MADE.get(name, [])]
     program.write_text(FORGETFUL.format(name=name, collective=FORGOTTEN[name],

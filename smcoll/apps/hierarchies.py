@@ -171,10 +171,12 @@ def fitting(ranks: int) -> str:
 
 def _describe(world: MPI.Intracomm) -> list[str]:
     """Of each level: how many ranks rank 0's communicator has. ValueError on all ranks."""
+    from ..errors import Error
+
     levels, problem = [], ""
     try:
         levels = by_hardware(world)
-    except ValueError as error:
+    except (ValueError, Error) as error:  # Error: a malformed description
         problem = str(error)
     problems = [text for text in world.allgather(problem) if text]
     if problems:
