@@ -29,7 +29,7 @@ SOURCE = Path(__file__).with_name("openmp_reduce.c")
 BLOCKS = 5  # of OpenMP's calls in a round
 FLAGS = ["-O3", "-march=native", "-fopenmp"]
 LINES = {"openmp": ("OpenMP", {"color": "#009E73", "marker": "^", "linestyle": "-."}),
-         "smcoll": ("smcoll", output.STYLES["smcoll"]), "mpi": ("MPI", output.STYLES["mpi"])}
+         "smcoll": ("smcoll", output.STYLES[0]), "mpi": ("MPI", output.STYLES[1])}
 
 
 class Failure(RuntimeError):

@@ -275,7 +275,7 @@ def main(application: Application, argv: Sequence[str] | None = None) -> int:
 
 
 def _environment() -> dict[str, str]:
-    from ..cli.compare import ONE_THREAD
+    from ..cli.selection import ONE_THREAD
 
     return ONE_THREAD
 
