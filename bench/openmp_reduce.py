@@ -22,7 +22,8 @@ import numpy as np
 import typer
 
 from smcoll import launch
-from smcoll.cli import compare, compare_job, output
+from smcoll.cli import jobs, output, selection
+from smcoll.cli.compare_job import CompareTask
 from smcoll.measure import median_bounds
 
 SOURCE = Path(__file__).with_name("openmp_reduce.c")
@@ -75,13 +76,13 @@ def run_openmp(program: str, threads: int, sizes: list[int], seconds: float) -> 
 
 def measure(arguments: argparse.Namespace, sizes: list[int]) -> list[dict]:
     """Rounds of both programs by turns; a row for each size."""
-    task = compare_job.Task(["reduce"], sizes, {"budget": arguments.budget}, {})
+    task = CompareTask(["reduce"], sizes, {"budget": arguments.budget})
     rounds = []
     with tempfile.TemporaryDirectory(prefix="smcoll-openmp-") as folder:
         program = compile_program(folder)
         for _ in range(arguments.rounds):
             openmp = run_openmp(program, arguments.ranks, sizes, arguments.budget / 2)
-            ours, _ = compare.run_job(task, arguments.ranks, None, {}, lambda row: None)
+            ours, _ = jobs.run_job(task, arguments.ranks, None, {}, lambda row: None)
             rounds.append([(openmp[row["bytes"]], row) for row in ours])
     return [make_row(list(of_size)) for of_size in zip(*rounds, strict=True)]
 
@@ -168,7 +169,7 @@ def parse_arguments() -> tuple[argparse.Namespace, list[int]]:
     try:
         if arguments.plot is not None:
             output.require_matplotlib()
-        return arguments, compare.parse_sizes(arguments.message_size, arguments.factor)
+        return arguments, selection.sizes(arguments.message_size, arguments.factor)
     except typer.BadParameter as error:
         parser.error(str(error))
 
@@ -185,8 +186,8 @@ def main() -> int:
     title = f"Reduce, {arguments.ranks} ranks or threads, {mpi.title}"
     print_rows(rows, title)
     if arguments.json is not None:
-        task = compare_job.Task(["reduce"], sizes, {"budget": arguments.budget}, {})
-        meta = compare.describe(task, mpi)
+        task = CompareTask(["reduce"], sizes, {"budget": arguments.budget})
+        meta = jobs.describe(task, mpi)
         # Where things lie on this machine says nothing to others.
         meta["mpi"] = {"family": mpi.family, "version": mpi.version, "title": mpi.title}
         meta |= {"command": ["python", "bench/openmp_reduce.py", *sys.argv[1:]],
