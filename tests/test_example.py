@@ -1,4 +1,4 @@
-"""The example program: its centres equal the serial ones on both layers."""
+"""The example program, whose centres equal the serial ones on both layers; bench/'s scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 from smcoll import launch
 
 KMEANS = Path(__file__).resolve().parents[1] / "examples" / "kmeans.py"
-SWEEP = Path(__file__).resolve().parents[1] / "bench" / "sweep.py"
+SWEEP, PEERS, SUMMARY = (Path(__file__).resolve().parents[1] / "bench" / name
+                         for name in ("sweep.py", "peers.py", "summary.py"))
 
 
 def run(*arguments):
@@ -57,12 +58,24 @@ sys.exit(kmeans.main())
     assert job.returncode == 1
 
 
-def test_sweep_writes_a_row_for_each_variant(tmp_path):
-    result = run(SWEEP, "--ranks", 3, "--collectives", "allreduce", "--radices", "2,3",
+def test_sweep_script_writes_a_row_for_each_variant(tmp_path):
+    result = run(SWEEP, "-n", 3, "--collectives", "allreduce", "--fan-in", "2,3", "--fan-out", 2,
                  "--algorithms", "tiled,fan_in_fan_out", "--segment-sizes", "4K,64K",
                  "--sizes", "8,64K", "--budget", "0.005", "--json", tmp_path / "sweep.json")
     assert result.returncode == 0, result.stderr
     rows = json.loads((tmp_path / "sweep.json").read_text())["rows"]
     # Radix 3 of 3 ranks is radix 2: 2 sizes of segments x 2 of messages x (1 + 1) variants.
     assert len(rows) == 8 and all(row["valid"] and row["smcoll_us"] > 0 for row in rows)
-    assert result.stdout.count("fastest") == 1 and result.stdout.count("segments of") == 2
+
+
+def test_peers_and_summary_scripts_show_the_fastest_peer(tmp_path):
+    file = tmp_path / "peers.json"
+    result = run(PEERS, sys.prefix, "-n", 2, "--sizes", "8,1K", "--collectives", "barrier,scan",
+                 "--budget", "0.005", "--json", file)
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(file.read_text())["rows"]
+    summary = run(SUMMARY, file)
+    assert summary.returncode == 0, summary.stderr
+    scan = next(line for line in summary.stdout.splitlines() if line.startswith("| scan"))
+    ratios = [row["ratio"] for row in rows if row["collective"] == "scan"]
+    assert [cell.strip(" *") for cell in scan.split("|")[2:-1]] == [f"{x:.2f}" for x in ratios]
