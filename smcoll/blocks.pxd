@@ -27,6 +27,7 @@ cdef class Sides:
     cdef readonly bint send_in_place, recv_in_place
 
 
+cdef int check_message(Specification spec) except -1
 cdef int read_integers(object sequence, int ranks, Py_ssize_t *integers) except -1
 cdef Blocks parse_blocks(object spec, bint writable, int ranks)
 cdef Blocks parse_vector(object spec, bint writable, int ranks)

@@ -243,8 +243,11 @@ cdef int check_blocks(Blocks blocks) except -1:
 
 
 cdef int check_message(Specification spec) except -1:
+    """The same for a single message."""
     if spec.message.address == IN_PLACE_ADDRESS:
         refuse_in_place()
+    if spec.message.address == NULL and spec.contiguous and spec.message.nbytes:
+        raise MPI.Exception(MPI.ERR_BUFFER)
     return 0
 
 

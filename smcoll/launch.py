@@ -151,7 +151,7 @@ def _launcher_family(path: str) -> str | None:
 # Set by launchers for each rank. What users set themselves (MCA and CVAR settings, I_MPI_FABRICS,
 # HYDRA_IFACE, ...) looks different and stays.
 _OF_A_RANK = re.compile(
-    r"PMI_.*|PMIX_(?!MCA_|PREFIX$).*|PRTE_(?!MCA_|PREFIX$).*|PRTE_MCA_(ess|prte)_.*"
+    r"PMI_.*|PMIX_(?!MCA_|PREFIX$).*|PRTE_(?!MCA_|PREFIX$).*|PRTE_MCA_(ess|prte(?!_tmpdir_base$))_.*"
     r"|OMPI_(?!MCA_|ALLOW_RUN_AS_ROOT).*"
     r"|OMPI_MCA_(PREFIXES|initial_wdir|num_procs|cpu_type|mpi_oversubscribe"
     r"|(ess|orte|pmix|plm|state)(_.*)?|shmem_RUNTIME_QUERY_hint)"

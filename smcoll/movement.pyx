@@ -17,8 +17,8 @@ from smcoll.barrier cimport (
     COLLECTIVE_SCATTER,
 )
 from smcoll.blocks cimport (
-    Block, Blocks, Sides, parse_allgather, parse_allgatherv, parse_alltoall, parse_alltoallv,
-    parse_alltoallw, parse_gather, parse_gatherv, parse_scatter, parse_scatterv,
+    Block, Blocks, Sides, check_message, parse_allgather, parse_allgatherv, parse_alltoall,
+    parse_alltoallv, parse_alltoallw, parse_gather, parse_gatherv, parse_scatter, parse_scatterv,
 )
 from smcoll.buffers cimport Message, Specification, parse, plain_array
 from smcoll.cursor cimport Cursor, Runs, copy_message, pack_next, start_cursor, unpack_next
@@ -54,6 +54,7 @@ class Movement:
                 return
         else:
             spec = parse(buf, engine.team.rank != root)
+            check_message(spec)
             check_root(engine, root)
             message = spec.message
             if broadcast(engine, spec, root) == CARRIED_OUT:

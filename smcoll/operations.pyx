@@ -84,6 +84,8 @@ cdef void reduce_locally(void *context, void *out, const void *const *sources, i
     cdef size_t nbytes = elements * self.extent
     cdef bytearray total
     cdef int i
+    if self.failure is not None:
+        return                 # the first failure is the one to tell
     try:
         # `out` may be one of the sources, so the total grows elsewhere, from the last operand to
         # the first: Reduce_local puts its first argument to the left.

@@ -20,7 +20,7 @@ from smcoll.barrier cimport (
     COLLECTIVE_ALLREDUCE, COLLECTIVE_EXSCAN, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER,
     COLLECTIVE_SCAN,
 )
-from smcoll.blocks cimport read_integers
+from smcoll.blocks cimport check_message, read_integers
 from smcoll.buffers cimport Message, Specification, parse, plain_array
 from smcoll.cursor cimport Cursor, copy_message, start_cursor
 from smcoll.datatypes cimport Typemap, typemap_of
@@ -144,10 +144,10 @@ class Reductions:
             if reduce_plain_blocks(engine, &plain_send, &plain_recv, None, op_code,
                                    in_place(sendbuf)) == CARRIED_OUT:
                 return
-        recv = parse(recvbuf, True)
+        recv = parse_checked(recvbuf, True)
         send = send_side(sendbuf, recv, size)
         if send is recv:
-            send = recv = parse(recvbuf, True, size)
+            send = recv = parse_checked(recvbuf, True, size)
         else:
             check_types(send, recv)
             check_counts(send.count, recv.count)
@@ -174,7 +174,7 @@ class Reductions:
             if reduce_plain_blocks(engine, &plain_send, &plain_recv, recvcounts, op_code,
                                    in_place(sendbuf)) == CARRIED_OUT:
                 return
-        recv = parse(recvbuf, True)
+        recv = parse_checked(recvbuf, True)
         send = send_side(sendbuf, recv)
         if recvcounts is None and send is not recv:
             recvcounts = gather_counts(engine, recv.count)
@@ -233,15 +233,25 @@ cdef Specification send_side(sendbuf, Specification recv, int blocks=1):
     if in_place(sendbuf):
         return recv
     send = parse(sendbuf, False, blocks)
-    return recv if send.message.address == IN_PLACE_ADDRESS else send
+    if send.message.address == IN_PLACE_ADDRESS:
+        return recv
+    check_message(send)
+    return send
+
+
+cdef Specification parse_checked(buffer, bint writable, int blocks=1):
+    """Refuses what mpi4py leaves to MPI: an address that is none."""
+    cdef Specification spec = parse(buffer, writable, blocks)
+    check_message(spec)
+    return spec
 
 
 cdef reduce_any(comm, Engine engine, sendbuf, recvbuf, op, int op_code, int root):
     cdef Specification recv = None, send = None
     cdef bint at_root = engine.team.rank == root
     if at_root:
-        recv = parse(recvbuf, True)
-    send = send_side(sendbuf, recv) if at_root else parse(sendbuf, False)
+        recv = parse_checked(recvbuf, True)
+    send = send_side(sendbuf, recv) if at_root else parse_checked(sendbuf, False)
     if at_root and send is not recv:
         check_types(send, recv)
         check_counts(send.count, recv.count)
@@ -253,7 +263,7 @@ cdef reduce_any(comm, Engine engine, sendbuf, recvbuf, op, int op_code, int root
 
 cdef symmetric(comm, Engine engine, int collective, sendbuf, recvbuf, op, int op_code):
     """A reduction whose ranks all send and receive as much."""
-    cdef Specification recv = parse(recvbuf, True), send = send_side(sendbuf, recv)
+    cdef Specification recv = parse_checked(recvbuf, True), send = send_side(sendbuf, recv)
     if send is not recv:
         check_types(send, recv)
         check_counts(send.count, recv.count)
@@ -363,7 +373,7 @@ cdef int reduce_plain_blocks(Engine engine, Message *send, Message *recv, recvco
     cdef size_t unit = element_size(send.element_type)
     cdef Py_ssize_t *counts = <Py_ssize_t *> malloc(size * sizeof(Py_ssize_t))
     cdef size_t *begin = <size_t *> malloc((size + 1) * sizeof(size_t))
-    cdef bint fitting = True
+    cdef size_t left = send.count
     try:
         if counts == NULL or begin == NULL:
             raise MemoryError
@@ -375,11 +385,13 @@ cdef int reduce_plain_blocks(Engine engine, Message *send, Message *recv, recvco
         begin[0] = 0
         blocks.longest = 0
         for rank in range(size):
-            fitting = fitting and counts[rank] >= 0
+            # One by one, so that no sum of wrong counts wraps round to a right one.
+            if counts[rank] < 0 or <size_t> counts[rank] > left:
+                return NOT_PLAIN
+            left -= counts[rank]
             begin[rank + 1] = begin[rank] + <size_t> counts[rank] * unit
             blocks.longest = max(blocks.longest, begin[rank + 1] - begin[rank])
-        if fitting and begin[size] == send.nbytes and (
-                in_place or <size_t> counts[engine.team.rank] == recv.count):
+        if left == 0 and (in_place or <size_t> counts[engine.team.rank] == recv.count):
             blocks.begin = begin
             blocks.in_place = in_place
             path = engine.reduce_scatter_(

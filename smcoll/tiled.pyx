@@ -61,7 +61,10 @@ cdef int reduce_own_slice_for_all(Call *call, Section *section) noexcept nogil:
     begin = tile(call, section, rank)
     end = tile(call, section, rank + 1)
     # A strip at a time, so that the second copy of the result is made from the first-level cache.
-    strip_bytes = STRIP - STRIP % call.element_size if call.element_size < STRIP else end - begin
+    # Not where each reduction is a call into Python.
+    strip_bytes = end - begin
+    if call.operation.kernel != NULL:
+        strip_bytes = STRIP - STRIP % call.element_size
     while begin < end:
         strip = min(begin + strip_bytes, end)
         reduce_slice(call, section, own + begin, begin, strip)

@@ -174,3 +174,38 @@ def test_a_freed_communicator(comm_world):
             np.zeros(1), np.zeros(1)), ours.Barrier):
         with pytest.raises(MPI.Exception):
             call()
+
+
+@pytest.mark.mpi(2, 3)
+@pytest.mark.parametrize("nothing", [MPI.IN_PLACE, MPI.BOTTOM], ids=["IN_PLACE", "BOTTOM"])
+def test_an_address_that_is_none_is_refused_before_anything_is_read(comm_world, nothing):
+    """mpi4py hands such a buffer on, MPI refuses it; reading it would be the end."""
+    data, nowhere = np.ones(4), [nothing, 4, MPI.DOUBLE]
+    with smcoll.Comm(comm_world) as comm:
+        calls = [lambda: comm.Bcast(nowhere), lambda: comm.Allreduce(data, nowhere),
+                 lambda: comm.Scan(data, nowhere), lambda: comm.Reduce_scatter_block(data, nowhere),
+                 lambda: comm.Reduce_scatter(data, nowhere, [4] * comm.size)]
+        if comm.rank != 0:
+            calls.append(lambda: comm.Reduce(nowhere, None))
+        if nothing is MPI.BOTTOM:
+            calls.append(lambda: comm.Allreduce(nowhere, data))
+        for call in calls:
+            with pytest.raises((MPI.Exception, ValueError)):
+                call()
+        comm.Allreduce(MPI.IN_PLACE, data)
+        assert (data == comm.size).all()
+
+
+@pytest.mark.mpi(2, 3)
+def test_counts_whose_sum_wraps_round_are_refused_on_all_ranks(comm_world):
+    ranks = comm_world.size
+    with smcoll.Comm(comm_world) as comm:
+        # The first call finds that there is a kernel, later ones take the short way.
+        comm.Reduce_scatter(np.ones(ranks), np.zeros(1), [1] * ranks)
+        # 2^60 doubles are 2^63 bytes.
+        wrapping = [2**60, 2**60] + [4] * (ranks - 2)
+        with pytest.raises(ValueError):
+            comm.Reduce_scatter(MPI.IN_PLACE, np.zeros(4 * (ranks - 2)), wrapping)
+        with pytest.raises(ValueError):
+            comm.Reduce_scatter(np.ones(4 * (ranks - 2)), np.zeros(4), wrapping)
+        comm.Barrier()

@@ -71,7 +71,7 @@ def test_sweep_script_writes_a_row_for_each_variant(tmp_path):
 def test_peers_and_summary_scripts_show_the_fastest_peer(tmp_path):
     file = tmp_path / "peers.json"
     result = run(PEERS, sys.prefix, "-n", 2, "--sizes", "8,1K", "--collectives", "barrier,scan",
-                 "--budget", "0.005", "--json", file)
+                 "--budget", "0.01", "--json", file)
     assert result.returncode == 0, result.stderr
     rows = json.loads(file.read_text())["rows"]
     summary = run(SUMMARY, file)
