@@ -35,7 +35,13 @@ from rich.table import Table
 
 from smcoll import launch, node
 from smcoll.cli.info import machine_facts, size
-from smcoll.cli.output import microseconds, require_matplotlib, wide_console, write_json
+from smcoll.cli.output import (
+    STYLES,
+    microseconds,
+    require_matplotlib,
+    wide_console,
+    write_json,
+)
 
 SOURCE = Path(__file__).with_suffix(".c")
 LINE = 64  # bytes, as in limits.c
@@ -44,11 +50,6 @@ KIB, MIB = 1 << 10, 1 << 20
 OPTIONS = (["-march=native", "-mprefer-vector-width=512"], ["-march=native"], [])
 HANDOVER_LINES = (0, 1, 2, 4, 8, 16, 32, 64)
 TIMEOUT = 120  # seconds, one measurement
-
-# Okabe and Ito's colours, as smcoll.cli.output.STYLES; markers and dashes for print.
-STYLES = [{"color": color, "marker": marker, "linestyle": line} for color, marker, line in (
-    ("#0072B2", "o", "-"), ("#D55E00", "s", "--"), ("#009E73", "^", ":"), ("#CC79A7", "D", "-."),
-    ("#E69F00", "v", "-"), ("#56B4E9", "P", "--"), ("#000000", "X", ":"))]
 
 
 class LimitsError(Exception):

@@ -699,9 +699,10 @@ cdef class Engine:
     cdef int exchange_(self, int collective, int root, Transfer *outgoing, int sends,
                        Transfer *incoming, int receives, size_t nbytes, list grown) except -1:
         """Messages between pairs of ranks. Only after ``have_streams`` said that they are there.
- ``nbytes``: what this rank sends and
-        has room for, for the statistics. ``grown``: where the incoming messages that grow are
-        put, as bytes, at the place of their rank. Returns how many were truncated.
+
+        ``nbytes``: what this rank sends and has room for, for the statistics. ``grown``: where the
+        incoming messages that grow are put, as bytes, at the place of their rank. Returns how many
+        were truncated.
         """
         cdef Tally *tally = &self.tallies[collective][0]
         cdef Exchange exchange

@@ -334,13 +334,15 @@ def test_the_fastest_peer_is_the_one_with_the_smallest_ratio():
     assert row["valid"] is True and row["problems"] == ["C: mpi scan of 8 bytes: wrong"]
 
 
-def test_peers_without_smcoll_are_refused(tmp_path):
+def test_peers_without_smcoll_or_named_twice_are_refused(tmp_path):
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.write_text("#!/bin/sh\necho 'No module named smcoll' >&2; exit 1\n")
     python.chmod(0o755)
     result = smcoll("compare", "--peers", tmp_path, code=2)
     assert "No module named smcoll" in result.stderr
+    result = smcoll("compare", "--peers", f"{sys.prefix},{sys.prefix}", code=2)
+    assert launch.mpi_info().title in result.stderr and "too" in result.stderr
     assert "no Python environment" in smcoll("compare", "--peers", "/dev/null", code=2).stderr
 
 

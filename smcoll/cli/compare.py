@@ -115,14 +115,7 @@ def compare_command(
         record = outside_jobs(console, task, selection.rank_counts(ranks), layout, setting,
                               point_to_point, full)
         print_notes(console, record)
-    if json_file is not None:
-        output.write_json(json_file, record)
-    if csv_file is not None:
-        output.write_csv(csv_file, record["rows"])
-    if plot_file is not None:
-        output.plot(plot_file, record["rows"], output.title_of(record["meta"]))
-    if any(row["valid"] is False for row in record["rows"]):
-        raise typer.Exit(1)
+    output.finish(record, json_file, csv_file, plot_file, output.plot)
 
 
 # ---------------------------------------------------------------------- measuring

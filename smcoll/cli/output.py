@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import typer
@@ -36,6 +37,19 @@ def write_csv(file: Path, rows: list[dict]) -> None:
         writer.writerows(
             {name: json.dumps(value) if isinstance(value, (dict, list)) else value
              for name, value in row.items()} for row in rows)
+
+
+def finish(record: dict, json_file: Path | None, csv_file: Path | None, plot_file: Path | None,
+           draw: Callable[[Path, list[dict], str], None]) -> None:
+    """Write the files that were asked for; exit code 1 when a result of smcoll's was wrong."""
+    if json_file is not None:
+        write_json(json_file, record)
+    if csv_file is not None:
+        write_csv(csv_file, record["rows"])
+    if plot_file is not None:
+        draw(plot_file, record["rows"], title_of(record["meta"]))
+    if any(row["valid"] is False for row in record["rows"]):
+        raise typer.Exit(1)
 
 
 def microseconds(value: float | None) -> str:

@@ -30,13 +30,17 @@ print(json.dumps([mpi.title, list(mpi_settings.settings(mpi.family))]))
 def compare_peers(task: CompareTask, environments: list[str], counts: list[int],
                   layout: str | None) -> dict:
     """Measure in every environment and setting. The record: merged rows, and each peer's own."""
-    found = {environment: probe(environment) for environment in environments}
-    peers: dict[str, dict] = {}
-    for environment, (title, settings) in found.items():
+    jobs: dict[str, tuple[str, str]] = {}
+    for environment in environments:
+        title, settings = probe(environment)
+        if title in jobs:
+            raise typer.BadParameter(f"--peers {environment}: {title} is in {jobs[title][0]} too")
         for setting in settings:
-            name = title if setting == "default" else f"{title} {setting}"
-            print(f"measuring {name}", file=sys.stderr, flush=True)
-            peers[name] = measure_peer(task, environment, setting, counts, layout)
+            jobs[title if setting == "default" else f"{title} {setting}"] = environment, setting
+    peers: dict[str, dict] = {}
+    for name, (environment, setting) in jobs.items():
+        print(f"measuring {name}", file=sys.stderr, flush=True)
+        peers[name] = measure_peer(task, environment, setting, counts, layout)
     return {
         "meta": {
             "command": ["smcoll", *sys.argv[1:]],

@@ -96,14 +96,7 @@ def sweep_command(
     else:
         record = outside_jobs(task, selection.rank_counts(ranks), layout or [None])
     print_best(console, record["rows"])
-    if json_file is not None:
-        output.write_json(json_file, record)
-    if csv_file is not None:
-        output.write_csv(csv_file, record["rows"])
-    if plot_file is not None:
-        output.plot_sweep(plot_file, record["rows"], output.title_of(record["meta"]))
-    if any(row["valid"] is False for row in record["rows"]):
-        raise typer.Exit(1)
+    output.finish(record, json_file, csv_file, plot_file, output.plot_sweep)
 
 
 def outside_jobs(task: SweepTask, counts: list[int], layouts: list[str | None]) -> dict:
