@@ -4,6 +4,7 @@ from smcoll.algos cimport Operands, Plan
 from smcoll.allgather cimport Gathering
 from smcoll.barrier cimport Attendant, Team, pack_signature
 from smcoll.buffers cimport Specification
+from smcoll.domains cimport Domains
 from smcoll.kernels cimport Operation, reduction_kernel
 from smcoll.reduce_scatter cimport Blocks
 from smcoll.segment cimport Mapping
@@ -13,7 +14,7 @@ from smcoll.trees cimport Tree
 cdef enum:
     COLLECTIVES = 20           # one more than the largest number in barrier.pxd, rounded up
     MAX_CHOICES = 16
-    MAX_ALGORITHMS = 8
+    MAX_ALGORITHMS = 16
 
 # What the engine's collectives return.
 cdef enum:
@@ -41,6 +42,7 @@ cdef class Engine:
     cdef Team team
     cdef Mapping mapping
     cdef Attendant attendant
+    cdef readonly Domains domains
     cdef readonly object config
     cdef readonly object decisions
     cdef readonly bint data_refused
@@ -50,6 +52,7 @@ cdef class Engine:
     cdef dict plans            # per-call choices that were made before
     cdef list unfinished       # requests of MPI calls that were interrupted
     cdef const void **sources
+    cdef int *scratch
     cdef uint64_t start        # where all counters began
     cdef Stream *streams       # one per rank, once the streams are reserved
     cdef bint continues        # the next call is a later stage of one that the peers are in
@@ -68,7 +71,7 @@ cdef class Engine:
     cdef Tree tree(self, int radix)
     cdef Plan plan(self, int collective, decision)
     cdef Plan overridden(self, collective, size_t nbytes, algorithm, fan_in, fan_out,
-                         section_bytes, pipelined)
+                         section_bytes, pipelined, arity)
     cdef check_root(self, int root)
     cdef int check_reduction(self, Specification send, Specification recv, op) except -1
     cdef check_carried_out(self, int path)

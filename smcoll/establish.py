@@ -19,9 +19,10 @@ from mpi4py import MPI
 from . import kernels, node, progress, select
 from .config import Config
 from .engine import Engine
-from .errors import SegmentError
+from .errors import SegmentError, TopologyError
 from .memory import budget
 from .segment import NONCE_BYTES, Mapping, remove_stale
+from .topology import domains
 
 _RECORD_BYTES = 4096
 
@@ -70,25 +71,40 @@ def _cpus_of(mask: int) -> frozenset[int]:
     return frozenset(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)
 
 
+def _own_place(rank: int) -> tuple[tuple[str, ...], str | None]:
+    """Where this process is bound, and what is wrong with a made-up description of that."""
+    try:
+        return domains.own_place(MPI.Intracomm(MPI.COMM_WORLD).Get_rank), None
+    except (ValueError, OSError) as error:
+        return (), f"rank {rank}: {error}"[:1000]
+
+
 def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Config, str]:
     """The engine of ``comm``, collectively, with rank 0's settings; or None and why not.
 
-    Raises SegmentError on every rank when the segment can't be had and ``strict`` is set.
+    Raises SegmentError on every rank when the segment can't be had and ``strict`` is set,
+    TopologyError where one rank's ``SMCOLL_TOPOLOGY`` or ``SMCOLL_BINDING`` is malformed.
     """
     rank, size = comm.Get_rank(), comm.Get_size()
     if size == 1:
         return None, config, "one rank"
     local = ranks_on_node(size)
+    place, problem = _own_place(rank)
     facts = gather(comm, {
         "node": node.identity(),
         "cpus": hex(sum(1 << cpu for cpu in node.allowed_cpus())),
         "quota": min(node.cpu_quota(), 1e6),
         "others": local - size,
+        "place": place,
+        "problem": problem,
         "instructions": len(kernels.instruction_sets()) - 1,
         "config": dataclasses.asdict(config) if rank == 0 else None,
         "nonce": os.urandom(NONCE_BYTES).hex() if rank == 0 else None,
     })
     config = Config(**facts[0]["config"])
+    problem = next((fact["problem"] for fact in facts if fact["problem"] is not None), None)
+    if problem is not None:
+        raise TopologyError(problem)
     nonce = bytes.fromhex(facts[0]["nonce"])
     if config.disable:
         return None, config, "disabled by its settings"
@@ -115,8 +131,9 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
     )
     progress.start()
     engine = Engine(mapping, config, rank, size, oversubscribed,
-                    min(fact["instructions"] for fact in facts), progress.poke, budget)
-    engine.use(select.decide(config, size, oversubscribed))
+                    min(fact["instructions"] for fact in facts), progress.poke, budget,
+                    places=[fact["place"] for fact in facts])
+    engine.use(select.decide(config, size, oversubscribed, len(engine.domains)))
     # Nobody may look at our words before they have their first values.
     gather(comm, {"ready": True})
     if config.eager:
