@@ -77,6 +77,7 @@ cdef class Engine:
     cdef check_carried_out(self, int path)
     cdef void release_gil_if_long(self, size_t nbytes) noexcept
     cdef int64_t started(self, Tally *tally, size_t nbytes) noexcept
+    cdef int64_t went_on(self, Tally *tally, size_t nbytes) noexcept
     cdef void finished(self, Tally *tally, int64_t start) noexcept
     cdef void fill_operands(self, Operands *operands, const char *send, char *recv,
                             size_t elements, size_t unit, const Operation *operation,
@@ -99,7 +100,8 @@ cdef class Engine:
     cdef int carry_out(self, int collective, uint64_t signature, const Operands *operands,
                        const Plan *plan, void *details) except -1
     cdef int exchange_(self, int collective, int root, Transfer *outgoing, int sends,
-                       Transfer *incoming, int receives, size_t nbytes, list grown) except -1
+                       Transfer *incoming, int receives, size_t nbytes, list grown,
+                       int algorithm=*, bint second_stage=*) except -1
     cdef place(self, Transfer *message, list grown)
     cdef int barrier_(self, const Plan *plan) except -1
     cdef int bcast_(self, char *buffer, size_t nbytes, int root, const Plan *plan,

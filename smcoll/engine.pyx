@@ -545,6 +545,13 @@ cdef class Engine:
             return monotonic_ns()
         return 0
 
+    cdef int64_t went_on(self, Tally *tally, size_t nbytes) noexcept:
+        """A call's second stage: timed where the first one was."""
+        if nbytes <= TIME_ALL_ABOVE and (tally.calls & 63) != 1:
+            return 0
+        tally.timed_calls -= 1
+        return monotonic_ns()
+
     cdef void finished(self, Tally *tally, int64_t start) noexcept:
         if start != 0:
             tally.timed_calls += 1
@@ -704,14 +711,15 @@ cdef class Engine:
         operands.sources = self.sources
 
     cdef int exchange_(self, int collective, int root, Transfer *outgoing, int sends,
-                       Transfer *incoming, int receives, size_t nbytes, list grown) except -1:
+                       Transfer *incoming, int receives, size_t nbytes, list grown,
+                       int algorithm=0, bint second_stage=False) except -1:
         """Messages between pairs of ranks. Only after ``have_streams`` said that they are there.
 
         ``nbytes``: what this rank sends and has room for, for the statistics. ``grown``: where the
-        incoming messages that grow are put, as bytes, at the place of their rank. Returns how many
-        were truncated.
+        incoming messages that grow are put, as bytes, at the place of their rank. ``second_stage``:
+        of the same call of the user's. Returns how many were truncated.
         """
-        cdef Tally *tally = &self.tallies[collective][0]
+        cdef Tally *tally = &self.tallies[collective][algorithm]
         cdef Exchange exchange
         cdef int64_t began
         cdef int status, i
@@ -722,7 +730,7 @@ cdef class Engine:
         exchange.sends = sends
         exchange.receives = receives
         self.enter()
-        began = self.started(tally, nbytes)
+        began = self.went_on(tally, nbytes) if second_stage else self.started(tally, nbytes)
         begin_call(&self.team, stream_signature(collective, root), 0)
         self.release_gil_if_long(nbytes)
         for i in range(receives):

@@ -17,6 +17,13 @@ cdef enum:
     STRIP = 8192               # bytes reduced before they are copied
 
 
+def bounds(size_t nbytes, size_t element_size, int parts, int part):
+    """(begin, end) of part ``part`` of ``parts`` of a vector, in bytes."""
+    if not (0 <= part < parts and element_size > 0):
+        raise ValueError(f"no part {part} of {parts}")
+    return (cut(nbytes, element_size, parts, part), cut(nbytes, element_size, parts, part + 1))
+
+
 # Start of `rank`'s slice in bytes; `rank` = ranks gives the end of the last one.
 cdef inline size_t tile(Call *call, Section *section, int rank) noexcept nogil:
     return cut(section.nbytes, call.element_size, call.team.size, rank)

@@ -15,7 +15,8 @@ from pathlib import Path
 from .. import node
 from . import binding, hardware, sysfs
 
-_LEVELS = ("Package", "Die", "Group", "NUMANode", "L3Cache")
+# Those that matter to collectives; equal CPUs are nested in this order.
+LEVELS = ("Package", "Die", "Group", "NUMANode", "L3Cache")
 
 
 def own_place(number: Callable[[], int]) -> tuple[str, ...]:
@@ -29,7 +30,7 @@ def own_place(number: Callable[[], int]) -> tuple[str, ...]:
 
         rank = number() if binding.is_made_up() else 0
         return tuple(f"{place.type} {place.index}" for place in
-                     Selection("node").own_location(rank) if place.type.startswith(_LEVELS))
+                     Selection("node").own_location(rank) if place.type.startswith(LEVELS))
     return bound_place(frozenset(node.allowed_cpus()))
 
 
@@ -49,5 +50,5 @@ def bound_place(cpus: frozenset[int], root: Path = sysfs.ROOT) -> tuple[str, ...
               for domain in folder.glob("node[0-9]*")]
     found += [("L3Cache", shared) for level, shared in sysfs.caches(folder) if level == "3"]
     around = [(kind, shared) for kind, shared in found if cpus <= shared]
-    around.sort(key=lambda level: (-len(level[1]), _LEVELS.index(level[0])))
+    around.sort(key=lambda level: (-len(level[1]), LEVELS.index(level[0])))
     return tuple(f"{kind} {min(shared)}" for kind, shared in around)
