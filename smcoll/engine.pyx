@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 import weakref
+from collections import Counter
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.pystate cimport PyThreadState
@@ -38,7 +39,7 @@ from smcoll.kernels cimport (
 )
 from smcoll.operations cimport code_of_op
 from smcoll.reduce_scatter cimport Blocks
-from smcoll.segment cimport Mapping, Published, Status, published, status_of
+from smcoll.segment cimport Mapping, Published, Status, published, rank_range, status_of
 from smcoll.streams cimport (
     NEEDS_MEMORY, Exchange, Stream, Transfer, begin_exchange, complete_exchange, init_streams,
 )
@@ -50,6 +51,7 @@ from smcoll import kernels
 from smcoll.algos import ALGORITHMS, COLLECTIVE_NUMBERS, OBJECT_COLLECTIVES
 from smcoll.errors import Error, MismatchError, PeerError, SegmentError, WaitTimeout
 from smcoll.select import decision_for, in_rank_order, override
+from smcoll.topology.pages import pages_by_node
 
 
 cdef extern from "Python.h":
@@ -926,6 +928,20 @@ cdef class Engine:
     def bytes_reserved(self):
         """Shared memory that this rank has really reserved."""
         return self.mapping.bytes_reserved
+
+    def pages_by_node(self):
+        """Pages of this rank's reserved memory by NUMA node; None where the kernel can't say."""
+        cdef char *start = rank_range(&self.team.layout, self.team.base, self.team.rank)
+        cdef size_t control = self.team.layout.control
+        ranges = [(0, control)]
+        if self.mapping.streams_reserved:
+            ranges.append((control, self.team.layout.streams))
+        if self.mapping.data_reserved:
+            ranges.append((control + self.team.layout.streams, self.team.layout.data))
+        found = [pages_by_node(<size_t> start + offset, length) for offset, length in ranges]
+        if None in found:
+            return None
+        return dict(sum(map(Counter, found), Counter()))
 
     @property
     def stream_chunk(self):

@@ -142,7 +142,8 @@ cdef int combine_children(Call *call, Section *section, char *out) noexcept nogi
 
 # ---------------------------------------------------------------------- Allreduce
 
-cdef int allreduce_reduce_broadcast(Call *call, bint pipelined, size_t section_bytes) noexcept nogil:
+cdef int allreduce_reduce_broadcast(Call *call, bint pipelined,
+                                    size_t section_bytes) noexcept nogil:
     """Up an n-ary tree to rank 0, down in two stages (LHS 2.2)."""
     grow_tree(call, 0)
     call.down.child = call.team.scratch + call.team.size

@@ -58,7 +58,7 @@ def test_trees_reach_everybody_and_cross_no_boundary_twice(seed):
     where = random_places(seed)
     ranks = len(where)
     found = Domains(where)
-    assert sorted(sum(found.members, [])) == list(range(ranks))
+    assert sorted(rank for members in found.members for rank in members) == list(range(ranks))
     for root in {0, ranks - 1, ranks // 2}:
         for arity in (2, 3, 4, 16):
             down = edges(found, ranks, root, arity)
@@ -213,7 +213,7 @@ def test_dissemination_reads_p_log_s_vectors_elsewhere(machine):
     assert total == machine.p * machine.m * math.ceil(math.log2(machine.s))
 
 
-def test_excess_ranks_of_dissemination(monkeypatch):
+def test_excess_ranks_of_dissemination():
     """LHS figure 6 (long version 7): of 2 domains of 6 ranks, 4 in each take part."""
     found = Domains([(f"NUMANode {rank // 6}",) for rank in range(12)])
     taking_part = [rank for rank in range(12) if dissemination.source(found, rank, 0) is not None]
