@@ -394,6 +394,7 @@ def test_sweep_figure_has_time_against_size_and_against_radix(swept):
     (["--collectives", "gather"], "choice of algorithms"),
     (["--fan-in", "0"], "numbers of children"),
     (["--fan-out", "2,x"], "numbers of children"),
+    (["--arity", "1,2"], "n of at least 2"),
     (["--segment-sizes", "4Q"], "not a number of bytes"),
     (["--algorithms", "magic"], "magic"),
 ])
