@@ -183,3 +183,30 @@ def test_radices_are_checked(comm_world, collective):
                 call(*buffers, algorithm=name, arity=arity)
         with pytest.raises(ValueError, match="has no arity radix"):
             call(*buffers, algorithm=ALGORITHMS[collective][0], arity=2)
+
+
+@pytest.mark.mpi(3, 5)
+@pytest.mark.parametrize("collective", ["reduce", "allreduce", "reduce_scatter"])
+def test_operations_of_the_user_s_that_commute(comm_world, collective):
+    """Without a kernel: Op.Reduce_local does it, in whatever order the algorithm takes."""
+    rank, ranks = comm_world.rank, comm_world.size
+    add = MPI.Op.Create(lambda one, two, _: np.add(
+        np.frombuffer(one, "q"), np.frombuffer(two, "q"), np.frombuffer(two, "q")), commute=True)
+    count = 700 * ranks
+    mine = data("SUM", "q", rank, count, 3)
+    wanted = expected("SUM", "q", ranks, count, 3)
+    for name in ALGORITHMS[collective]:
+        config = smcoll.Config(segment_size=4096, **{collective: name})
+        with placed(uneven(ranks, 2)), smcoll.Comm(comm_world, config) as comm:
+            result = np.zeros(count, "q")
+            if collective == "reduce":
+                comm.Reduce(mine, result if rank == 1 else None, add, 1)
+                assert rank != 1 or (result == wanted).all(), name
+            elif collective == "allreduce":
+                comm.Allreduce(mine, result, add)
+                assert (result == wanted).all(), name
+            else:
+                comm.Reduce_scatter_block(mine, result[:700], add)
+                assert (result[:700] == wanted[700 * rank:700 * (rank + 1)]).all(), name
+            assert [row["algorithm"] for row in comm.stats() if row["calls"]] == [name]
+    add.Free()
