@@ -357,8 +357,12 @@ cdef int barrier_dissemination(Team *team) noexcept nogil:
     if status != DONE:
         return status
     while distance < team.size:
-        # One flag serves all steps: whoever waits for step s also takes a later one for it.
-        publish(team, own, base + step)
+        # One flag serves all steps: whoever waits for step s also takes a later one for it. The
+        # rest of the line is written once: readers of an earlier step may be comparing it.
+        if step == 1:
+            publish(team, own, base + step)
+        else:
+            store_release(&own.flag, base + step)
         source = team.rank - distance
         if source < 0:
             source += team.size
