@@ -147,7 +147,7 @@ def _read(text: str, what: str) -> Outcome:
         raise CheckFailed(f"{what}: the search was not exhaustive\n{text[-2000:]}")
     found = CLEAN
     if errors:
-        found = "deadlock" if "invalid end state" in text else "wrong data"
+        found = "deadlock" if re.search(r"pan:\d+: invalid end state", text) else "wrong data"
     return Outcome(found, int(number(r"([\d.e+]+) states, stored")),
                    int(number(r"depth reached (\d+)")),
                    number(r"([\d.]+)\s+total actual memory"),
