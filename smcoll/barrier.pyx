@@ -236,12 +236,13 @@ cdef int init_team(Team *team, uint64_t start) noexcept nogil:
 cdef inline void publish_call(Team *team, uint64_t path) noexcept nogil:
     cdef Published *entry = published(&team.layout, team.base, team.rank, team.call)
     # A reader takes an entry whose number is its own before and after: with the number changed
-    # first and last, it can't take half of one call for another.
+    # first and last, it can't take half of one call for another. It may be reading just now: hence
+    # atomic stores, though relaxed ones.
     store_relaxed(&entry.call, team.call - 1)
     fence_release()
-    entry.signature = team.signature
-    entry.nbytes = team.nbytes
-    entry.path = path
+    store_relaxed(&entry.signature, team.signature)
+    store_relaxed(&entry.nbytes, team.nbytes)
+    store_relaxed(&entry.path, path)
     store_release(&entry.call, team.call)
     store_release(&status_of(&team.layout, team.base, team.rank).current_call, team.call)
 

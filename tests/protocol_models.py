@@ -1,8 +1,8 @@
 """Checks the models of the shared-memory protocol with SPIN: ``python tests/protocol_models.py``.
 
-Prints, for each configuration of the protocol as it is, how many states were searched, and for each
-planted bug what SPIN found. ``--large`` adds the large configurations (minutes, up to 8 GB). What is
-modelled: docs/protocol-proof.md and the models' own comments.
+Prints, for each configuration of the protocol as it is, how many states were searched, and for
+each planted bug what SPIN found. ``--large`` adds the large configurations (minutes, up to 8 GB).
+What is modelled: docs/protocol-proof.md and the models' own comments.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ SMALL = (
     ("streams", "WEAK"),
     ("streams", "IN_PLACE"),
     ("streams", "FOREVER LONGEST=1 WEAK"),
+    ("ring", "WEAK"),
 )
 
 LARGE = (
@@ -85,6 +86,10 @@ MUTANTS = (
     ("streams", "SEND_ALL_FIRST", ""),
     ("streams", "OVERWRITES_WHAT_IT_SENDS", "IN_PLACE"),
     ("streams", "IGNORES_LENGTH", ""),
+    ("ring", "RELAXED_FLAG", "WEAK"),
+    ("ring", "DROPPED_FENCE", "WEAK"),
+    ("ring", "NOT_INVALIDATED", ""),
+    ("ring", "NO_SECOND_LOOK", ""),
 )
 
 

@@ -2,8 +2,8 @@
  * barrier.pxd (publish, wait_line, release_slot).
  *
  * Every sequence of PERIOD calls, repeated up to CALLS calls: exchange (Allreduce, Barrier,
- * Allgather), Bcast and Reduce with any root (Scan uses a slot as they do). FOREVER: exchanges
- * only, without end. One word stands for all that is stored
+ * Allgather, Reduce_scatter), Bcast and Reduce with any root, and Scan. FOREVER: exchanges only,
+ * without end. One word stands for all that is stored
  * before the flag: payload, call, signature, length. Its value is the call's number, so a reader
  * that finds another value has lost a message, reads a stale one, or was let through by the flag
  * of another call.
@@ -42,7 +42,7 @@
 
 #include "memory.pml"
 
-/* Calls: 0 is an exchange, then Bcast from each root, then Reduce to each root. */
+/* Calls: 0 is an exchange, then Bcast from each root, Reduce to each root, Scan. */
 #define EXCHANGE 0
 #define BCAST(root) (1 + (root))
 #define REDUCE(root) (1 + RANKS + (root))
@@ -50,7 +50,8 @@
 #define KINDS 1
 #define MORE true
 #else
-#define KINDS (1 + 2 * RANKS)
+#define SCAN (1 + 2 * RANKS)
+#define KINDS (2 + 2 * RANKS)
 #define MORE (done < CALLS)
 #endif
 #define IS_BCAST(kind) ((kind) >= 1 && (kind) <= RANKS)
@@ -265,6 +266,36 @@ inline reduce(root) {
     end_of_slot()
 }
 
+/* scan_inline */
+inline scan() {
+    advance_cursor();
+    if
+    :: self < RANKS - 1 ->
+        acquire_slot();
+        publish(OWN_DATA, OWN_FLAG, ROOTED_NUMBER)
+    :: else
+    fi;
+    i = 0;
+    do
+    :: i < self -> atomic { wait_line(i, OWN_FLAG, ROOTED_NUMBER) -> i++ }
+    :: else -> break
+    od;
+#ifdef RELEASE_BEFORE_READING
+    release_slot();
+#endif
+    atomic {
+        i = 0;
+        do
+        :: i < self -> read_line(i, OWN_DATA); i++
+        :: else -> break
+        od
+    }
+#ifndef RELEASE_BEFORE_READING
+    release_slot();
+#endif
+    end_of_slot()
+}
+
 proctype rank(byte self) {
     byte call = START, exchanges = START, rooted = START;
     byte used, slot, bank, v, i, step, done;
@@ -284,6 +315,9 @@ proctype rank(byte self) {
         call = NUMBER(call + 1);
         if
         :: script[step] == EXCHANGE -> exchange()
+#ifndef FOREVER
+        :: script[step] == SCAN -> scan()
+#endif
         :: IS_BCAST(script[step]) -> bcast(ROOT(script[step]))
         :: else -> reduce(ROOT(script[step]))
         fi;
