@@ -17,7 +17,7 @@ from libc.string cimport memset
 from smcoll.algos cimport Operands, Plan, is_inline, needs_data_regions, run_collective
 from smcoll.allgather cimport Gathering
 from smcoll.atomics cimport (
-    fence_acquire, load_acquire, monotonic_ns, store_release, try_lock, unlock,
+    fence_acquire, load_acquire, load_relaxed, monotonic_ns, store_release, try_lock, unlock,
 )
 from smcoll.barrier cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLTOALL, COLLECTIVE_BARRIER,
@@ -328,8 +328,8 @@ cdef class Engine:
         cdef uint64_t signature, nbytes
         if load_acquire(&entry.call) != call:
             return None
-        signature = entry.signature
-        nbytes = entry.nbytes
+        signature = load_relaxed(&entry.signature)
+        nbytes = load_relaxed(&entry.nbytes)
         # The entry may have been overwritten while we read it: its number says so.
         fence_acquire()
         if load_acquire(&entry.call) != call:
