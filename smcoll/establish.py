@@ -76,6 +76,17 @@ def _cpus_of(mask: int) -> frozenset[int]:
     return frozenset(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)
 
 
+def _facts(others: int) -> dict:
+    """What the ranks must know of each other; ``others``: ranks on this node beside them."""
+    return {
+        "node": node.identity(),
+        "cpus": hex(sum(1 << cpu for cpu in node.allowed_cpus())),
+        "quota": min(node.cpu_quota(), 1e6),
+        "others": others,
+        "instructions": len(kernels.instruction_sets()) - 1,
+    }
+
+
 def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Config, str]:
     """The engine of ``comm``, collectively, with rank 0's settings; or None and why not.
 
@@ -85,19 +96,19 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
     if size == 1:
         return None, config, "one rank"
     local = ranks_on_node(size)
-    facts = gather(comm, {
-        "node": node.identity(),
-        "cpus": hex(sum(1 << cpu for cpu in node.allowed_cpus())),
-        "quota": min(node.cpu_quota(), 1e6),
-        "others": local - size,
-        "instructions": len(kernels.instruction_sets()) - 1,
+    mine = {
         "config": dataclasses.asdict(config) if rank == 0 else None,
         "nonce": os.urandom(NONCE_BYTES).hex() if rank == 0 else None,
-    })
+    }
+    mine["problem"] = _problem_of(rank, lambda: mine.update(_facts(local - size)))
+    facts = gather(comm, mine)
     config = Config(**facts[0]["config"])
     nonce = bytes.fromhex(facts[0]["nonce"])
     if config.disable:
         return None, config, "disabled by its settings"
+    problem = next((fact["problem"] for fact in facts if fact["problem"] is not None), None)
+    if problem is not None:
+        return _refused(comm, config, problem)
     if len({fact["node"] for fact in facts}) > 1:
         return None, config, "its ranks are on several nodes"
 

@@ -7,24 +7,28 @@ import math
 import os
 from pathlib import Path
 
-import psutil
-
 CGROUP = Path("/sys/fs/cgroup")
 SHARED_MEMORY = "/dev/shm"
 
 
 def identity() -> str:
-    """Equal on two processes that run under one kernel with one host name."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = "unknown"
-    return f"{os.uname().nodename} {boot}"
+    """Equal on two processes that run under one kernel with one host name.
+
+    OSError where the kernel's number can't be read: without it two nodes might look the same.
+    """
+    return f"{os.uname().nodename} {_boot_id()}"
+
+
+@functools.cache
+def _boot_id() -> str:
+    path = Path("/proc/sys/kernel/random/boot_id")
+    # In a sandbox without it: the host name alone has to tell.
+    return path.read_text().strip() if path.exists() else "unknown"
 
 
 def allowed_cpus() -> list[int]:
     """The CPUs in this process's affinity mask."""
-    return sorted(psutil.Process().cpu_affinity())
+    return sorted(os.sched_getaffinity(0))
 
 
 def _read_number(path: Path) -> int | None:
@@ -106,7 +110,7 @@ def memory_headroom() -> float:
 
 def memory() -> int:
     """Bytes of this machine's memory."""
-    return psutil.virtual_memory().total
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def shared_memory() -> tuple[int, int]:

@@ -190,6 +190,8 @@ def _open_named(name, int flags):
     try:
         return posix_ipc.SharedMemory(name, flags, mode=0o600, size=0).fd
     except posix_ipc.ExistentialError as error:
+        if flags:
+            raise OSError(errno.EEXIST, f"{name}: {error}")
         raise OSError(errno.ENOENT, f"{name}: {error} (are the ranks in different containers?)")
     except posix_ipc.Error as error:
         raise OSError(errno.EACCES, f"{name}: {error}")
