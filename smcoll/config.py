@@ -75,6 +75,16 @@ def _segment_size(value) -> int:
     return -(-number // PAGE) * PAGE
 
 
+def _one_of(*names: str):
+    def convert(value) -> str:
+        name = str(value).strip().lower()
+        if name not in names:
+            raise ValueError(f"{value!r} is none of {', '.join(names)}")
+        return name
+
+    return convert
+
+
 def _algorithm(collective: str):
     def convert(value) -> str:
         from . import algos
@@ -148,7 +158,13 @@ class Config:
         "polls before yielding the CPU; -1: 1000, or 0 where ranks outnumber CPUs")
     budget: int = _setting(
         0, _bytes_between(0, 1 << 50), "bytes",
-        "shared memory all ranks of this node may use; 0: half of /dev/shm")
+        "shared memory all ranks of this node may use; 0: half of /dev/shm, and for memfd a "
+        "quarter of the machine's memory")
+    memory: str = _setting(
+        "auto", _one_of("auto", "shm", "memfd"), "",
+        "where the segment lies: shm, a file in /dev/shm; memfd, memory without a name, for which "
+        "the ranks must share /proc; auto: the first that can be had, shm first where /dev/shm has "
+        "room for the whole segment")
     verbose: bool = _setting(
         False, _boolean, "", "one line on stderr for each communicator, and statistics at exit")
     disable: bool = _setting(False, _boolean, "", "everything goes to MPI")

@@ -52,6 +52,7 @@ from smcoll.select import decision_for, in_rank_order, override
 
 
 cdef extern from "Python.h":
+    const Py_ssize_t PY_SSIZE_T_MAX
     PyThreadState *PyEval_SaveThread() noexcept nogil
     void PyEval_RestoreThread(PyThreadState *state) noexcept nogil
 
@@ -480,12 +481,12 @@ cdef class Engine:
     cdef reserve_mine(self, int part, size_t wanted):
         """This rank's part; the problem, or None."""
         try:
-            self.budget.claim(wanted)
-        except OSError as error:
+            self.budget.claim(wanted, self.mapping.kind)
+        except (OSError, MemoryError) as error:
             return error
         try:
             self.reserve_part(part)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self.budget.give_back(wanted)
             return error
         return None
@@ -745,7 +746,11 @@ cdef class Engine:
         return exchange.truncated
 
     cdef place(self, Transfer *message, list grown):
-        cdef bytes memory = PyBytes_FromStringAndSize(NULL, message.nbytes)
+        cdef bytes memory
+        if message.nbytes > <size_t> PY_SSIZE_T_MAX:
+            raise Error(f"a message of {message.nbytes} bytes: its length in shared memory is "
+                        "damaged")
+        memory = PyBytes_FromStringAndSize(NULL, message.nbytes)
         grown[message.peer] = memory
         message.room = message.nbytes
         start_cursor(&message.cursor, PyBytes_AS_STRING(memory), NULL, message.nbytes)

@@ -1,6 +1,6 @@
 from libc.stdint cimport uint64_t
 
-from smcoll.atomics cimport store_release
+from smcoll.atomics cimport load_relaxed, store_release
 from smcoll.barrier cimport (
     AGAIN, DONE, BankCursor, Team, acquire_slot, arrived, arrived_with_length, next_rank,
     publish_length,
@@ -104,7 +104,7 @@ cdef inline int heard_length(Call *call, Section *section, int rank, int step,
                                    section.slot.slot)
     cdef int status = arrived_with_length(team, line, section.tick + step, rank)
     if status == DONE:
-        nbytes[0] = line.nbytes
+        nbytes[0] = load_relaxed(&line.nbytes)
     return status
 
 

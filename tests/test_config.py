@@ -34,6 +34,7 @@ VALID = {
     "warn_after": ("0", 0.0),
     "spin": ("100", 100),
     "budget": ("1M", 1 << 20),
+    "memory": ("memfd", "memfd"),
     "verbose": ("true", True),
     "disable": ("on", True),
 }
@@ -58,6 +59,7 @@ INVALID = {
     "warn_after": ["-1", "soon"],
     "spin": ["-2", "1e3"],
     "budget": ["-1", "lots"],
+    "memory": ["ram", ""],
     "verbose": ["maybe"],
     "disable": ["maybe"],
 }
