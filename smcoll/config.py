@@ -124,10 +124,17 @@ class Config:
     fan_out: int = _setting(
         0, _integer(0, RADIX_LIMIT), "children",
         "radix of fan-out trees; 0: chosen by size and ranks")
+    arity: int = _setting(
+        2, _integer(2, RADIX_LIMIT), "",
+        "n of n-ary trees, which follow the hardware: a parent has n - 1 children in each round")
     allreduce: str = _setting("auto", _algorithm("allreduce"), "", "Allreduce algorithm by name")
     reduce: str = _setting("auto", _algorithm("reduce"), "", "Reduce algorithm by name")
     bcast: str = _setting("auto", _algorithm("bcast"), "", "Bcast algorithm by name")
     barrier: str = _setting("auto", _algorithm("barrier"), "", "Barrier algorithm by name")
+    reduce_scatter: str = _setting(
+        "auto", _algorithm("reduce_scatter"), "", "Reduce_scatter algorithm by name")
+    scatter: str = _setting(
+        "auto", _algorithm("scatter"), "", "Scatter and Scatterv algorithm by name")
     pipeline: bool = _setting(
         True, _boolean, "",
         "sections of a large vector overlap in successive segments; off: one after the other, "

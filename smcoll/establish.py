@@ -19,9 +19,10 @@ from mpi4py import MPI
 from . import kernels, node, progress, select
 from .config import Config
 from .engine import Engine
-from .errors import SegmentError
+from .errors import SegmentError, TopologyError
 from .memory import budget
 from .segment import NONCE_BYTES, Mapping, remove_stale
+from .topology import domains
 
 _RECORD_BYTES = 4096
 
@@ -87,22 +88,37 @@ def _facts(others: int) -> dict:
     }
 
 
+def _own_place(rank: int) -> tuple[tuple[str, ...], str | None]:
+    """Where this process is bound, and what is wrong with a made-up description of that."""
+    try:
+        return domains.own_place(MPI.Intracomm(MPI.COMM_WORLD).Get_rank), None
+    except (ValueError, OSError) as error:
+        return (), f"rank {rank}: {error}"[:1000]
+
+
 def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Config, str]:
     """The engine of ``comm``, collectively, with rank 0's settings; or None and why not.
 
-    Raises SegmentError on every rank when the segment can't be had and ``strict`` is set.
+    Raises SegmentError on every rank when the segment can't be had and ``strict`` is set,
+    TopologyError where one rank's ``SMCOLL_TOPOLOGY`` or ``SMCOLL_BINDING`` is malformed.
     """
     rank, size = comm.Get_rank(), comm.Get_size()
     if size == 1:
         return None, config, "one rank"
     local = ranks_on_node(size)
+    place, misplaced = _own_place(rank)
     mine = {
+        "place": place,
+        "misplaced": misplaced,
         "config": dataclasses.asdict(config) if rank == 0 else None,
         "nonce": os.urandom(NONCE_BYTES).hex() if rank == 0 else None,
     }
     mine["problem"] = _problem_of(rank, lambda: mine.update(_facts(local - size)))
     facts = gather(comm, mine)
     config = Config(**facts[0]["config"])
+    misplaced = next((fact["misplaced"] for fact in facts if fact["misplaced"] is not None), None)
+    if misplaced is not None:
+        raise TopologyError(misplaced)
     nonce = bytes.fromhex(facts[0]["nonce"])
     if config.disable:
         return None, config, "disabled by its settings"
@@ -128,8 +144,9 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
     def make_engine() -> None:
         nonlocal engine
         engine = Engine(mapping, config, rank, size, oversubscribed,
-                        min(fact["instructions"] for fact in facts), progress.poke, budget)
-        engine.use(select.decide(config, size, oversubscribed))
+                        min(fact["instructions"] for fact in facts), progress.poke, budget,
+                        places=[fact["place"] for fact in facts])
+        engine.use(select.decide(config, size, oversubscribed, len(engine.domains)))
 
     # Agreed, too: nobody may look at our words before they have their first values.
     problem = attempt(comm, make_engine)

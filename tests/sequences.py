@@ -12,6 +12,7 @@ import time
 
 import numpy as np
 from mpi4py import MPI
+from placements import even, placed, uneven
 
 import smcoll
 from smcoll.algos import ALGORITHMS
@@ -28,7 +29,7 @@ CONFIGS = (
      "streaming_size": 1},
     {"segment_size": 16384, "segments": 4, "banks": 4, "rooted_inline_size": 512},
     {"segment_size": 8192, "segments": 8, "banks": 1, "inline_size": 512, "fan_in": 2,
-     "fan_out": 3},
+     "fan_out": 3, "arity": 3},
 )  # fmt: skip
 
 
@@ -48,12 +49,19 @@ class RandomProgram:
     def make_communicator(self, kind: str):
         config = smcoll.Config(**self.settings())
         colours = self.shared.randint(1, 3)
-        if kind == "whole":
-            return smcoll.Comm(self.world, config)
-        # Ranks in reverse order, in up to three groups: other roots, other sizes, one rank alone.
-        part = self.world.Split(self.rank % colours, -self.rank)
-        comm = smcoll.Comm(part, config)
-        part.Free()
+        ranks = self.world.Get_size()
+        where = self.shared.choice(
+            (None, even(ranks, self.shared.randint(2, 4)), uneven(ranks, self.shared.random())))
+        with placed(where):
+            if kind == "whole":
+                comm = smcoll.Comm(self.world, config)
+            else:
+                # Ranks in reverse order, in up to three groups: other roots, other sizes, one rank
+                # alone.
+                part = self.world.Split(self.rank % colours, -self.rank)
+                comm = smcoll.Comm(part, config)
+                part.Free()
+            assert comm.engine is not None or comm.size == 1
         return comm
 
     def settings(self) -> dict:
