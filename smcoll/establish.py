@@ -16,7 +16,7 @@ import zlib
 import numpy
 from mpi4py import MPI
 
-from . import kernels, node, progress, select
+from . import kernels, node, progress, select, tables
 from .config import Config
 from .engine import Engine
 from .errors import SegmentError
@@ -116,9 +116,11 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
     progress.start()
     engine = Engine(mapping, config, rank, size, oversubscribed,
                     min(fact["instructions"] for fact in facts), progress.poke, budget)
-    engine.use(select.decide(config, size, oversubscribed))
-    # Nobody may look at our words before they have their first values.
-    gather(comm, {"ready": True})
+    # Nobody may look at our words before they have their first values. Rank 0 alone reads a table:
+    # others may see other files.
+    table = tables.for_ranks(config, size, oversubscribed) if rank == 0 else None
+    table = gather(comm, {"ready": True, "table": table})[0]["table"]
+    engine.use(select.decide(config, size, oversubscribed, table))
     if config.eager:
         engine.reserve_data()
     return engine, config, "shared memory"

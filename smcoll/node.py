@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,16 @@ def identity() -> str:
     except OSError:
         boot = "unknown"
     return f"{os.uname().nodename} {boot}"
+
+
+def processor() -> str:
+    """The processor's name as /proc/cpuinfo has it, else the kind of machine."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def allowed_cpus() -> list[int]:

@@ -1,12 +1,14 @@
 """Which algorithm, radices and section size for (collective, bytes, ranks). Knows nothing of MPI.
 
-Order of authority (DESIGN section 9): an explicit setting, then the built-in defaults below. The
-result is a table per collective, made once per communicator on every rank from rank 0's settings,
-so that all ranks choose alike.
+Order of authority (DESIGN section 9): an explicit setting; a decision table that `smcoll tune`
+measured for this number of ranks; the performance model with the parameters that it measured; the
+built-in defaults below. The result is a table per collective, made once per communicator on every
+rank from rank 0's settings and table, so that all ranks choose alike.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from .algos import ALGORITHMS, IN_RANK_ORDER, RADICES
@@ -27,6 +29,22 @@ class Decision:
     section_bytes: int
     pipelined: bool
     reason: str
+    points: tuple = ()         # what was measured: (bytes, predicted µs or None, measured µs)
+
+    def evidence(self, nbytes: int) -> tuple[float | None, float | None]:
+        """(predicted, measured) µs of the measured size that is nearest, None where there is none.
+
+        A model's own row has predictions, and measurements only of other numbers of ranks: none.
+        """
+        if not self.points:
+            return None, None
+        nearest = min(self.points, key=lambda point: abs(
+            math.log((point[0] + 1) / (nbytes + 1))))
+        return nearest[1], nearest[2]
+
+
+REASONS = {"table": "decision table measured by smcoll tune",
+           "model": "performance model with this machine's parameters"}
 
 
 def defaults(collective: str, ranks: int, oversubscribed: bool) -> list[tuple[int, str, int]]:
@@ -63,13 +81,22 @@ def default_radix(ranks: int, oversubscribed: bool) -> int:
     return 4
 
 
-def decide(config, ranks: int, oversubscribed: bool) -> dict[str, list[Decision]]:
-    """The decision tables of a communicator."""
+def decide(config, ranks: int, oversubscribed: bool,
+           table: dict | None = None) -> dict[str, list[Decision]]:
+    """The decision tables of a communicator.
+
+    ``table``: what ``tables.for_ranks`` gave on rank 0.
+    """
     tables = {}
     radix = default_radix(ranks, oversubscribed)
     for collective, names in ALGORITHMS.items():
         # A collective with one algorithm has no setting.
         wanted = getattr(config, collective, "auto")
+        if wanted == "auto" and table is not None and collective in table["rows"]:
+            tables[collective] = [
+                measured_row(config, names, row, REASONS[table["source"]])
+                for row in table["rows"][collective]]
+            continue
         if wanted == "auto":
             rows = defaults(collective, ranks, oversubscribed)
             reason = "built-in default" + (", ranks outnumber CPUs" if oversubscribed else "")
@@ -90,6 +117,16 @@ def decide(config, ranks: int, oversubscribed: bool) -> dict[str, list[Decision]
             for up_to, name, section in rows
         ]
     return tables
+
+
+def measured_row(config, names: tuple[str, ...], row: list, reason: str) -> Decision:
+    """A row of a table or of the model. Radices and pipelining that were set count."""
+    up_to, name, fan_in, fan_out, section, points = row
+    return Decision(
+        up_to=up_to, algorithm=name, number=names.index(name), fan_in=config.fan_in or fan_in,
+        fan_out=config.fan_out or fan_out, section_bytes=min(section, config.segment_size),
+        pipelined=config.pipeline, reason=reason,
+        points=tuple(tuple(point) for point in points))
 
 
 def decision_for(tables: dict[str, list[Decision]], collective: str, nbytes: int) -> Decision:
