@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from .output import STYLES, microseconds, new_figure
 
@@ -44,12 +45,50 @@ def print_unknown(console: Console, rows: list[dict]) -> None:
         console.print(f"{count} predictions could not be made: {reason}", soft_wrap=True)
 
 
+def fastest_variants(rows: list[dict]) -> list[dict]:
+    """Of each algorithm at each size the variant (radices, section size) that measured fastest."""
+    best: dict[tuple, dict] = {}
+    for row in rows:
+        key = row["ranks"], row["collective"], row["bytes"], row["algorithm"]
+        if key not in best or row["measured_us"] < best[key]["measured_us"]:
+            best[key] = row
+    return [row for row in rows if row is best[row["ranks"], row["collective"], row["bytes"],
+                                               row["algorithm"]]]
+
+
+def compared_table(rows: list[dict], title: str) -> Table:
+    """Predicted beside measured. The last column: best, default and chosen ones of all variants."""
+    table = Table(title=title, title_justify="left")
+    for name in ("collective", "bytes", "algorithm", "variant", "measured us", "predicted us",
+                 "error", ""):
+        left = name in ("collective", "algorithm", "variant", "")
+        table.add_column(name, justify="left" if left else "right")
+    shown = fastest_variants(rows)
+    shown = [row for row in rows if any(row is one for one in shown) or row["chosen"]
+             or row["default"]]
+    previous = None
+    for row in shown:
+        if previous not in (None, (row["collective"], row["bytes"])):
+            table.add_section()
+        previous = row["collective"], row["bytes"]
+        variant = ", ".join(f"{name}={row[name]}" for name in (
+            "fan_in", "fan_out", "section_bytes") if name in row)
+        marks = ", ".join(name for name in ("best", "default", "chosen") if row[name])
+        error = Text(f"{100 * row['error']:+.0f} %",
+                     style="" if abs(row["error"]) <= 0.25 else "red")
+        table.add_row(row["collective"], str(row["bytes"]), row["algorithm"], variant,
+                      microseconds(row["measured_us"]), microseconds(row["predicted_us"]), error,
+                      marks)
+    return table
+
+
 def print_crossovers(console: Console, rows: list[dict]) -> None:
     """One line each."""
     for row in rows:
         at = "not between these sizes" if row["bytes"] is None else f"{row['bytes']} bytes"
+        by = f" ({row['by']})" if "by" in row else ""
         console.print(f"{row['ranks']} ranks, {row['collective']}: {row['from']} -> {row['to']} "
-                      f"at {at}", soft_wrap=True)
+                      f"at {at}{by}", soft_wrap=True)
 
 
 def plot(file: Path, rows: list[dict], title: str) -> None:
