@@ -24,13 +24,17 @@ cdef extern from "<sched.h>" nogil:
 
 FLAGS = 4096               # bytes before the ring
 REGION = 128 << 10         # as Config.segment_size
-REGIONS = 16               # as banks x segments
+REGIONS = 32               # as banks x segments, and as many for what POST posts
+COPY, REDUCE, POST = range(3)
 
 cdef enum:
     FLAG_BYTES = 4096
     REGION_BYTES = 131072
-    RING = 16
+    RING = 32
     WARM_UP = 2
+    COPIED = 0
+    REDUCED = 1
+    POSTED = 2
 
 
 cdef class Probe:
@@ -71,50 +75,64 @@ cdef class Probe:
             while <int64_t> (load_acquire(<uint64_t *> self.views[other].buf) - value) < 0:
                 cpu_pause()
 
-    def exchange(self, int other, uint64_t epoch, int rounds):
-        """ns until two ranks that write a line at the same time have each seen the other's."""
+    def exchange(self, int other, uint64_t epoch, int rounds, int blocks):
+        """ns until two ranks that write a line at the same time have each seen the other's.
+
+        A list: the mean of ``rounds`` for each block.
+        """
         cdef uint64_t value = epoch << 32
         cdef uint64_t *theirs = <uint64_t *> self.views[other].buf
-        cdef int64_t start = 0
+        cdef int64_t start
         cdef int i
-        with nogil:
-            for i in range(rounds + 100):
-                if i == 100:
-                    start = monotonic_ns()
-                value += 1
-                store_release(self.own, value)
-                while <int64_t> (load_acquire(theirs) - value) < 0:
-                    cpu_pause()
-            start = monotonic_ns() - start
-        return start / <double> rounds
+        means = []
+        for _ in range(blocks):
+            with nogil:
+                start = monotonic_ns()
+                for i in range(rounds):
+                    value += 1
+                    store_release(self.own, value)
+                    while <int64_t> (load_acquire(theirs) - value) < 0:
+                        cpu_pause()
+                start = monotonic_ns() - start
+            means.append(start / <double> rounds)
+        return means
 
-    def sections(self, uint64_t epoch, source, send, recv, data, Py_ssize_t nbytes,
-                 Py_ssize_t section, int passes, bint copies, bint reads, bint reduces):
-        """(ns of copying in, ns of reading) of ``nbytes`` in sections, each the mean of a pass.
+    def sections(self, uint64_t epoch, source, send, recv, data, more, Py_ssize_t nbytes,
+                 Py_ssize_t section, int passes, bint copies, bint reads, int what,
+                 bint turns):
+        """ns of each pass: ([new data], [copying in], [reading]) of ``nbytes`` in sections.
 
-        All ranks call it. Before each pass ``data`` (new values) goes into ``send``, as a program
-        computes. Who ``copies`` copies the section of ``send`` into its region; then who ``reads``
-        copies that of rank ``source`` into ``recv``, or adds it to its own (``reduces``).
+        All ranks call it. Before each pass ``data`` or ``more``, by turns, goes into ``send``, as a
+        program computes new values. Who ``copies`` copies the section of ``send`` into its region; then who ``reads``
+        does ``what`` with that of rank ``source``: copies it into ``recv`` (COPY), adds it to its
+        own into ``recv`` (REDUCE), or adds it into its own second region, which ``source`` then
+        copies (POST). ``turns``: in every other pass who copied reads, and the other way round, as
+        where roots rotate.
         """
-        cdef const char[::1] fresh = data
+        cdef const char[::1] even = data
+        cdef const char[::1] odd = more
         cdef char[::1] own = send
         cdef char[::1] result = recv
         cdef uint64_t value = epoch << 32, slot = 0
-        cdef int64_t began, clock, inside = 0, outside = 0
+        cdef int64_t began, clock = clock_cost(), fresh, inside, outside
         cdef int at, giver = source
+        cdef bint taken
         cdef Py_ssize_t offset, length
         cdef const void *operands[2]
-        cdef int64_t timed = 0
         if not 0 < section <= REGION_BYTES or nbytes < 8 or own.shape[0] < nbytes or (
-                fresh.shape[0] < nbytes or result.shape[0] < nbytes):
+                min(even.shape[0], odd.shape[0]) < nbytes or result.shape[0] < nbytes):
             raise ValueError("sizes do not fit")
-        clock = clock_cost()
-        with nogil:
-            for at in range(passes + WARM_UP):
-                memcpy(&own[0], &fresh[0], nbytes)
-                if at == WARM_UP:
-                    inside = outside = 0
-                    timed = 0
+        renewing, copying, reading = [], [], []
+        for at in range(passes + WARM_UP):
+            if turns and at > 0:
+                taken = copies
+                copies = reads
+                reads = taken
+            with nogil:
+                began = monotonic_ns()
+                memcpy(&own[0], &odd[0] if at & 1 else &even[0], nbytes)
+                fresh = monotonic_ns() - began - clock
+                inside = outside = 0
                 offset = 0
                 value += 1
                 self.reach(value)
@@ -123,25 +141,33 @@ cdef class Probe:
                     if copies:
                         began = monotonic_ns()
                         memcpy(self.region(self.rank, slot), &own[offset], length)
-                        inside += monotonic_ns() - began
+                        inside += monotonic_ns() - began - clock
                     value += 1
                     self.reach(value)
                     if reads:
+                        operands[0] = &own[offset]
+                        operands[1] = self.region(giver, slot)
                         began = monotonic_ns()
-                        if reduces:
-                            operands[0] = &own[offset]
-                            operands[1] = self.region(giver, slot)
+                        if what == COPIED:
+                            memcpy(&result[offset], operands[1], length)
+                        elif what == REDUCED:
                             self.kernel(&result[offset], operands, 2, length // 8)
                         else:
-                            memcpy(&result[offset], self.region(giver, slot), length)
-                        outside += monotonic_ns() - began
+                            self.kernel(self.region(self.rank, slot + 1), operands, 2, length // 8)
+                        outside += monotonic_ns() - began - clock
                     value += 1
                     self.reach(value)
-                    timed += 1
-                    slot += 1
+                    if reads and what == POSTED:
+                        memcpy(&result[offset], self.region(giver, slot + 1), length)
+                    slot += 2
                     offset += length
-        timed *= clock
-        return max(0, inside - timed) / <double> passes, max(0, outside - timed) / <double> passes
+            if at >= WARM_UP:
+                renewing.append(max(0, fresh))
+                if copies:
+                    copying.append(max(0, inside))
+                if reads:
+                    reading.append(max(0, outside))
+        return renewing, copying, reading
 
 
 cdef int64_t clock_cost() noexcept nogil:
@@ -155,13 +181,16 @@ cdef int64_t clock_cost() noexcept nogil:
     return least
 
 
-def yields(int count):
-    """ns of one sched_yield, the others' turns included."""
+def yields(int count, int blocks):
+    """ns of one sched_yield, the others' turns included: the mean of ``count`` for each block."""
     cdef int64_t start
     cdef int i
-    with nogil:
-        start = monotonic_ns()
-        for i in range(count):
-            sched_yield()
-        start = monotonic_ns() - start
-    return start / <double> count
+    means = []
+    for _ in range(blocks):
+        with nogil:
+            start = monotonic_ns()
+            for i in range(count):
+                sched_yield()
+            start = monotonic_ns() - start
+        means.append(start / <double> count)
+    return means

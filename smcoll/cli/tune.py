@@ -69,7 +69,7 @@ def tune_command(
         rows = [row for row in record["rows"] if row["ranks"] == count]
         console.print(model_output.compared_table(rows, f"{count} ranks: predicted beside "
                                                   "measured, each algorithm's fastest variant"))
-        print_verdict(console, rows)
+        print_verdict(console, rows, record["states"][str(count)])
         model_output.print_crossovers(
             console, [row for row in record["crossovers"] if row["ranks"] == count])
     write_table(console, table_file, record)
@@ -94,8 +94,10 @@ def tune(task: TuneTask, counts: list[int], cores: int, meta: dict) -> dict:
                        task.rounds, cores, config=task.config)
         base = run(few, cores, meta)
     known = parameters_from(base, cores, meta)
-    record: dict = {"meta": meta, "rows": [], "crossovers": [], "tables": []}
+    record: dict = {"meta": meta, "rows": [], "crossovers": [], "tables": [], "states": {},
+                    "measured": [row for rows, _ in measured.values() for row in rows]}
     for count, (rows, facts) in measured.items():
+        rows, record["states"][str(count)] = fit.in_one_state(rows)
         steps = fit.primitives(rows)
         here = machine_with(known.changed(yield_=fit.yield_of(steps, count, cores)), count)
         compared = fit.compared(here, fit.times_of(rows))
@@ -120,7 +122,7 @@ def run(task: TuneTask, count: int, meta: dict) -> tuple[list[dict], dict]:
 
 def parameters_from(base: tuple[list[dict], dict], cores: int, meta: dict) -> parameters.Parameters:
     """Of a job with a rank on each core."""
-    rows, _ = base
+    rows, _ = fit.in_one_state(base[0])
     steps = fit.primitives(rows)
     latencies = [{"name": level, "latency": ns} for (kind, level, _), ns in steps.items()
                  if kind == "exchange"]
@@ -137,8 +139,13 @@ def machine_with(known: parameters.Parameters, ranks: int) -> machine.Machine:
     return machine.of_hardware(hardware.read_machine(), ranks, known, node.allowed_cpus())
 
 
-def print_verdict(console: Console, rows: list[dict]) -> None:
+def print_verdict(console: Console, rows: list[dict], states: dict) -> None:
     """What LHS ask of a model, and DESIGN of a choice, in one line each."""
+    if states["left_out"]:
+        console.print(f"the machine changed its state: {states['left_out']} of {states['rows']} "
+                      "measurements, with lines exchanged in "
+                      f"{states['other_ns']:.0f} instead of {states['ns']:.0f} ns, are left out",
+                      soft_wrap=True)
     chosen = [row for row in rows if row["chosen"]]
     best = {(row["collective"], row["bytes"]): row["measured_us"] for row in rows if row["best"]}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import ClassVar
 
 from ..algos import ALGORITHMS, RADICES
@@ -77,13 +78,20 @@ class TuneTask:
         accelerated = smcoll.Comm(comm, smcoll.Config(strict=True, **self.config))
         tell = report if bench.control.Get_rank() == 0 else (lambda row: None)
         try:
+            # The first second of a job is slow whatever runs in it: ranks settle on their cores.
+            bench.contenders = [measure.methods_of("smcoll", accelerated)]
+            bench.measure("allreduce", 1024)
             facts["oversubscribed"] = bool(accelerated.engine.oversubscribed)
+            last = ""
             for number in range(self.rounds):
-                for row in prober.rows():
-                    tell(row | {"round": number})
                 for collective, nbytes in self.points():
-                    for row in self._point(bench, accelerated, collective, nbytes):
-                        tell(row | {"round": number})
+                    # Just before, so that parameters and times are of the same state.
+                    distance = prober.distance()
+                    rows = [*(prober.rows() if collective != last else ()),
+                            *self._point(bench, accelerated, collective, nbytes)]
+                    last = collective
+                    for row in rows:
+                        tell(row | {"round": number, "distance_ns": distance})
         finally:
             prober.close()
         accelerated.Free()
@@ -161,7 +169,7 @@ class Prober:
         shared[self.rank][:] = 0
         comm.Barrier()
         self.probe = Probe(shared, self.rank)
-        self.buffers = [numpy.ones(max(PROBE_SIZES) // 8).view(numpy.int8) for _ in range(3)]
+        self.buffers = [numpy.ones(max(PROBE_SIZES) // 8).view(numpy.int8) for _ in range(4)]
         self.partners = self._partners()
 
     def close(self) -> None:
@@ -192,59 +200,71 @@ class Prober:
         from ..probe import yields
 
         self.comm.Barrier()
-        yield self._row("yield", 0, self._mean(yields(2000 if self.crowded else 20000)))
+        yield self._row("yield", 0, self._middle(yields(200, 25)))
         if self.crowded:
             return
         for level, partners in self.partners.items():
-            first = next(rank for rank in range(self.size) if partners[rank] >= 0)
-            pair = (first, partners[first])
-            yield self._row("exchange", 0, self._exchange(pair), level)
+            yield self._row("exchange", 0, self._exchange(self._pair(partners)), level)
             for nbytes in PROBE_SIZES:
-                for name, value in self._sections(nbytes, pair, partners):
+                for name, value in self._sections(nbytes, partners):
                     yield self._row(name, nbytes, value, level)
 
     def _row(self, name: str, nbytes: int, ns: float, level: str = "") -> dict:
         return {"collective": f"parameter {name}", "bytes": nbytes, "ranks": self.size,
                 "parameter": name, "level": level, "ns": ns}
 
-    def _mean(self, value: float | None) -> float:
-        values = [one for one in self.comm.allgather(value) if one is not None]
-        return sum(values) / len(values)
+    def _middle(self, values: list[float] | None) -> float:
+        """Of each rank that took part the median, of those the mean."""
+        known = [one for one in self.comm.allgather(median(values) if values else None)
+                 if one is not None]
+        return sum(known) / len(known) if known else 0.0
+
+    def distance(self) -> float:
+        """ns of an exchange between the nearest two ranks: it tells a machine's states apart."""
+        if self.crowded:
+            return 0.0
+        return self._exchange(self._pair(next(iter(self.partners.values()))))
+
+    def _pair(self, partners: list[int]) -> tuple[int, int]:
+        first = next(rank for rank in range(self.size) if partners[rank] >= 0)
+        return first, partners[first]
 
     def _exchange(self, pair: tuple[int, int]) -> float:
         self.epoch += 1
-        ns = None
+        values = None
         self.comm.Barrier()
         if self.rank in pair:
-            ns = self.probe.exchange(pair[pair[0] == self.rank], self.epoch, 20000)
+            values = self.probe.exchange(pair[pair[0] == self.rank], self.epoch, 200, 25)
         self.comm.Barrier()
-        return self._mean(ns)
+        return self._middle(values)
 
-    def _sections(self, nbytes: int, pair: tuple[int, int],
-                  partners: list[int]) -> Iterator[tuple[str, float]]:
+    def _sections(self, nbytes: int, partners: list[int]) -> Iterator[tuple[str, float]]:
         """ns for all lines of ``nbytes``: one rank alone, and all ranks at once."""
-        reader, writer = pair
-        for reduces in (False, True):
-            what = "reduce" if reduces else "read"
-            if not reduces:
-                inside, outside = self._pass(nbytes, writer, self.rank == writer,
-                                             self.rank == reader, False)
-                yield "copy alone", inside
-                yield "read alone", outside
-            source = partners[self.rank]
-            inside, outside = self._pass(nbytes, source, True, source >= 0, reduces)
-            if not reduces:
-                yield "copy together", inside
-            yield f"{what} together", outside
+        from ..probe import COPY, POST, REDUCE
 
-    def _pass(self, nbytes: int, source: int, copies: bool, reads: bool,
-              reduces: bool) -> tuple[float, float]:
+        pair = self._pair(partners)
+        # The two by turns, as where roots rotate: the data of both are in use.
+        one = (pair[pair[0] == self.rank], self.rank == pair[1], self.rank == pair[0])
+        _, inside, outside = self._pass(nbytes, *one, COPY, True)
+        yield "copy alone", inside
+        yield "read alone", outside
+        yield "reduce alone", self._pass(nbytes, *one, REDUCE, True)[2]
+        source = partners[self.rank]
+        every = (source, True, source >= 0)
+        _, inside, outside = self._pass(nbytes, *every, COPY, False)
+        yield "copy together", inside
+        yield "read together", outside
+        fresh, _, outside = self._pass(nbytes, *every, REDUCE, False)
+        yield "renew between", fresh
+        yield "reduce together", outside
+        yield "post together", self._pass(nbytes, *every, POST, False)[2]
+        yield "renew alone", self._pass(nbytes, source, False, False, COPY, False)[0]
+
+    def _pass(self, nbytes: int, source: int, copies: bool, reads: bool, what: int,
+              turns: bool) -> list[float]:
         self.epoch += 1
-        send, recv, data = self.buffers
-        passes = max(3, min(200, PROBE_BYTES // nbytes))
-        inside, outside = self.probe.sections(
-            self.epoch, source, send, recv, data, nbytes, PROBE_SECTION, passes, copies, reads,
-            reduces)
-        return (self._mean(inside if copies else None), self._mean(outside if reads else None))
-
-
+        passes = max(4, min(100, PROBE_BYTES // nbytes))
+        times = self.probe.sections(
+            self.epoch, source, *self.buffers, nbytes, PROBE_SECTION, passes, copies, reads,
+            what, turns)
+        return [self._middle(values) for values in times]

@@ -1,8 +1,9 @@
 """What each algorithm of smcoll's costs: LHS's terms, and those that direct access does not have.
 
 Added to LHS: copying into the data regions and out of them, entering a call (``call``), flags and
-banks of each phase (``step``), sections that follow each other through a pipeline, small messages
-in the flags' own lines, and turns of the run queue where ranks outnumber cores.
+banks of each phase (``step``), lines taken back from readers (``rewrite``) and from memory
+(``evicted``), sections that follow each other through a pipeline, small messages in the flags' own
+lines, and turns of the run queue where ranks outnumber cores.
 
 A function gives the ``Work`` of one section. ``machine`` says which level joins which ranks;
 ``plan`` is what a row of a decision table says. Sizes as in `smcoll compare`: bytes of the vector,
@@ -77,10 +78,24 @@ def cost(collective: str, name: str, sectioned: bool = True):
     return register
 
 
+# How far away from the core a message lies depends on all buffers that are in use. A reduction,
+# like the parameters' measurement, has four of its size (two that new values come from, what is
+# sent, what is received), a bcast three.
+FOOTPRINT = {"bcast": 0.75}
+
+
 def predict(collective: str, name: str, machine: Machine, nbytes: int, plan: Plan) -> float:
     """ns of a call. KeyError for an unknown algorithm, UnknownParameter where one is missing."""
     key = collective, name
     function = COSTS[key]
+    evicted = machine.parameters.evicted
+    return _call(key, function, machine, nbytes, plan) + (
+        lines(nbytes) * evicted.at(nbytes) if evicted is not None and nbytes else 0.0)
+
+
+def _call(key: tuple[str, str], function: Cost, machine: Machine, nbytes: int,
+          plan: Plan) -> float:
+    collective, name = key
     if key in INLINE and vector_bytes(collective, nbytes, machine.ranks) <= getattr(
             plan, INLINE[key]):
         # The first line comes with the flag, and what fits beside the flag with it.
@@ -95,7 +110,8 @@ def predict(collective: str, name: str, machine: Machine, nbytes: int, plan: Pla
     elif name == "recursive_doubling":
         section = max(64, section // 2)
     sections = max(1, -(-nbytes // section))
-    work = function(machine, lines(nbytes / sections), nbytes, plan)
+    footprint = nbytes * FOOTPRINT.get(collective, 1.0)
+    work = function(machine, lines(nbytes / sections), footprint, plan)
     return in_time(collective, machine, work, sections, plan.pipelined, False)
 
 
@@ -132,10 +148,12 @@ def everyone(machine: Machine, moved: float, waits: int, phases: int) -> Work:
     return Work(moved + waits * machine.beta.latency, moved, machine.ranks * moved, waits, phases)
 
 
-def fan_in_tree(machine: Machine, m: float, nbytes: float, radix: int) -> tuple[list, list, int]:
+def fan_in_tree(machine: Machine, m: float, nbytes: float, radix: int,
+                posts: bool = False) -> tuple[list, list, int]:
     """(when each rank has its subtree, what it moved, steps): GS's tree, as it is in use.
 
-    A leaf copies its vector in. A parent reduces its children's onto its own, in one pass.
+    A leaf copies its vector in. A parent reduces its children's onto its own, in one pass, into
+    its region; the root does so only if it ``posts`` the result.
     """
     tree, ranks = Tree(machine.ranks, radix), machine.ranks
     ready, moved, depth = [0.0] * ranks, [0.0] * ranks, [0] * ranks
@@ -146,8 +164,10 @@ def fan_in_tree(machine: Machine, m: float, nbytes: float, radix: int) -> tuple[
             moved[rank] = machine.copy(m, nbytes)
         for child in children:
             link = machine.joined(rank, child)
-            moved[rank] += link.lines(m, min(parents, machine.sharing(link)), nbytes)
-            moved[rank] += link.reduced(m, nbytes)
+            d = min(parents, machine.sharing(link))
+            moved[rank] += link.lines(m, d, nbytes) + link.reduced(m, d, nbytes)
+        if children and (rank or posts):
+            moved[rank] += machine.joined(rank, children[0]).rewritten(m, nbytes)
         ready[rank] = moved[rank] + max(
             (ready[child] + machine.joined(rank, child).latency for child in children), default=0.0)
         depth[rank] = max((depth[child] + 1 for child in children), default=0)
@@ -305,7 +325,7 @@ def halving(machine: Machine, m: float, nbytes: float) -> tuple[float, float, in
         link = machine.joined(0, n)
         d = min(2 * (ranks - n), machine.sharing(link))
         latency += 2 * link.latency
-        moved += 2 * link.lines(m / 2, d, nbytes) + link.reduced(m / 2, nbytes)
+        moved += 2 * link.lines(m / 2, d, nbytes) + link.reduced(m / 2, d, nbytes)
         waits += 2
     distance = n // 2
     part = m
@@ -313,8 +333,8 @@ def halving(machine: Machine, m: float, nbytes: float) -> tuple[float, float, in
         link = machine.joined(0, distance)
         part /= 2
         latency += link.latency
-        moved += link.lines(part, min(n, machine.sharing(link)), nbytes)
-        moved += link.reduced(part, nbytes)
+        d = min(n, machine.sharing(link))
+        moved += link.lines(part, d, nbytes) + link.reduced(part, d, nbytes)
         waits += 1
         distance //= 2
     return latency + machine.beta.latency, moved, waits
@@ -338,7 +358,8 @@ def own_slice(machine: Machine, m: float, nbytes: float, d: int) -> float:
     (the naive form), q where they take them by turns (Mamidala's cyclic form).
     """
     part = m / machine.ranks
-    return machine.copy(m - part, nbytes) + machine.reduce_all(part, nbytes, d)
+    return (machine.copy(m - part, nbytes) + machine.reduce_all(part, nbytes, d)
+            + machine.beta.rewritten(part, nbytes))
 
 
 def gathered_at_root(machine: Machine, moved: float, part: float, nbytes: float) -> Work:
@@ -367,11 +388,13 @@ def up_the_tree(machine: Machine, m: float, nbytes: float, n: int) -> tuple[floa
     path, moved, waits = machine.copy(m, nbytes), 0.0, 0
     # A parent with n - 1 children in each step; the steps between domains come last.
     for d in lhs.simultaneous(machine.q, n):
-        moved += (n - 1) * (machine.alpha.lines(m, d, nbytes) + machine.alpha.reduced(m, nbytes))
+        moved += (n - 1) * (machine.alpha.lines(m, d, nbytes) + machine.alpha.reduced(m, d, nbytes))
+        moved += machine.alpha.rewritten(m, nbytes)
         path += (n - 1) * machine.alpha.latency
         waits += 1
     for _ in range(lhs.ceil_log(machine.s, n)):
-        moved += (n - 1) * (machine.beta.lines(m, 1, nbytes) + machine.beta.reduced(m, nbytes))
+        moved += (n - 1) * (machine.beta.lines(m, 1, nbytes) + machine.beta.reduced(m, 1, nbytes))
+        moved += machine.beta.rewritten(m, nbytes)
         path += (n - 1) * machine.beta.latency
         waits += 1
     return path + moved, moved, waits
@@ -380,7 +403,7 @@ def up_the_tree(machine: Machine, m: float, nbytes: float, n: int) -> tuple[floa
 def tree_total(machine: Machine, m: float, nbytes: float) -> float:
     """What all ranks of a tree move: every rank but the root is read and reduced once."""
     return machine.copy(m, nbytes) * (machine.ranks // 2) + (machine.ranks - 1) * (
-        machine.alpha.lines(m, 1, nbytes) + machine.alpha.reduced(m, nbytes))
+        machine.alpha.lines(m, 1, nbytes) + machine.alpha.reduced(m, 1, nbytes))
 
 
 @cost("reduce", "n_ary")
@@ -395,12 +418,14 @@ def hierarchical_slices(machine: Machine, m: float, nbytes: float) -> tuple[floa
     alpha, beta, q = machine.alpha, machine.beta, machine.q
     moved, latency, waits = machine.copy(m - m / q, nbytes), 0.0, 0
     if q > 1:
-        moved += (q - 1) * (alpha.lines(m / q, min(q, machine.sharing(alpha)), nbytes)
-                            + alpha.reduced(m / q, nbytes))
+        d = min(q, machine.sharing(alpha))
+        moved += (q - 1) * (alpha.lines(m / q, d, nbytes) + alpha.reduced(m / q, d, nbytes))
+        moved += alpha.rewritten(m / q, nbytes)
         latency += alpha.latency
         waits += 1
     for _ in range(lhs.ceil_log(machine.s)):
-        moved += beta.lines(m / q, q, nbytes) + beta.reduced(m / q, nbytes)
+        moved += beta.lines(m / q, q, nbytes) + beta.reduced(m / q, q, nbytes)
+        moved += beta.rewritten(m / q, nbytes)
         latency += beta.latency
         waits += 1
     return latency, moved, waits
@@ -429,7 +454,7 @@ def allreduce_all_read(machine, m, nbytes, plan):
 @cost("allreduce", "fan_in_fan_out")
 def allreduce_fan_in_fan_out(machine, m, nbytes, plan):
     """GS 3.1: fan-in to rank 0, fan-out from it."""
-    ready, up, height = fan_in_tree(machine, m, nbytes, plan.fan_in)
+    ready, up, height = fan_in_tree(machine, m, nbytes, plan.fan_in, posts=True)
     done, down, depth = fan_out_tree(machine, m, nbytes, plan.fan_out, machine.copy(m, nbytes))
     moved = [first + second for first, second in zip(up, down, strict=True)]
     return Work(ready[0] + max(done), max(moved), sum(moved), height + depth, 2)
@@ -443,12 +468,13 @@ def allreduce_recursive_doubling(machine, m, nbytes, plan):
     if n < ranks:
         link = machine.joined(0, n)
         latency += 3 * link.latency
-        moved += 2 * link.lines(m / 2, 2, nbytes) + link.reduced(m / 2, nbytes)
+        moved += 2 * link.lines(m / 2, 2, nbytes) + link.reduced(m / 2, 2, nbytes)
         waits += 3
     for step in range(lhs.ceil_log(n)):
         link = machine.joined(0, 1 << step)
         latency += link.latency
-        moved += link.lines(m, min(n, machine.sharing(link)), nbytes) + link.reduced(m, nbytes)
+        d = min(n, machine.sharing(link))
+        moved += link.lines(m, d, nbytes) + link.reduced(m, d, nbytes) + link.rewritten(m, nbytes)
         waits += 1
     return Work(latency + machine.beta.latency + moved, moved, ranks * moved, waits, 3)
 
@@ -521,9 +547,10 @@ def allreduce_dissemination(machine, m, nbytes, plan):
     inside = 1 << lhs.floor_log(machine.q)
     excess = machine.q - inside
     steps = [alpha] * lhs.ceil_log(inside) + [beta] * lhs.ceil_log(machine.s)
-    moved = machine.copy(m, nbytes) + sum(
-        link.lines(m, min(inside, machine.sharing(link)), nbytes) + link.reduced(m, nbytes)
-        for link in steps)
+    moved = machine.copy(m, nbytes)
+    for link in steps:
+        d = min(inside, machine.sharing(link))
+        moved += link.lines(m, d, nbytes) + link.reduced(m, d, nbytes) + link.rewritten(m, nbytes)
     latency = sum(link.latency for link in steps)
     if excess:
         moved += 2 * alpha.lines(m, excess, nbytes)
@@ -657,9 +684,11 @@ def prefix(machine: Machine, m: float, nbytes: float) -> Work:
     """The last rank reads and reduces the vectors of all others."""
     last = machine.ranks - 1
     copy = machine.copy(m, nbytes)
-    read = sum(machine.joined(last, other).lines(m, machine.sharing(machine.joined(last, other)),
-                                                 nbytes)
-               + machine.joined(last, other).reduced(m, nbytes) for other in range(last))
+    read = 0.0
+    for other in range(last):
+        link = machine.joined(last, other)
+        d = min(last, machine.sharing(link))
+        read += link.lines(m, d, nbytes) + link.reduced(m, d, nbytes)
     return Work(copy + machine.beta.latency + read, max(copy, read),
                 last * copy + machine.ranks * read / 2, 1, 2)
 

@@ -6,6 +6,7 @@ of a collective by one variant of one algorithm. Medians over rounds stand for e
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -34,6 +35,37 @@ def by_round(rows: Iterable[dict], keys: Sequence[str], value: str) -> dict[tupl
     return {key: median(values) for key, values in found.items()}
 
 
+# Distances of two states of a machine differ by more than this factor.
+STATES_APART = 1.8
+POINT = ("collective", "bytes", "algorithm", "fan_in", "fan_out", "section_bytes", "parameter",
+         "level")
+
+
+def in_one_state(rows: list[dict]) -> tuple[list[dict], dict]:
+    """(rows of the state in which most were measured, what was left out).
+
+    Virtual cores are moved about: an exchange of lines just before each measurement says how far
+    apart they were. Where distances fall into two groups, parameters of the one can't predict
+    times of the other. A point measured in the other state only stays.
+    """
+    known = sorted(row["distance_ns"] for row in rows if row["distance_ns"] > 0)
+    facts: dict = {"rows": len(rows), "left_out": 0}
+    if not known or known[-1] < known[0] * STATES_APART:
+        return rows, facts | {"ns": median(known) if known else None}
+    gap = max(itertools.pairwise(known), key=lambda pair: pair[1] / pair[0])
+    middle = math.sqrt(gap[0] * gap[1])
+    near = [ns for ns in known if ns < middle]
+    far = [ns for ns in known if ns > middle]
+    if gap[1] < gap[0] * 1.2 or min(len(near), len(far)) < len(known) // 50:
+        return rows, facts | {"ns": median(known)}
+    fewer, more = sorted((near, far), key=len)
+    kept = [row for row in rows if (row["distance_ns"] < middle) == (more is near)]
+    points = {tuple(row.get(key) for key in POINT) for row in kept}
+    kept += [row for row in rows if tuple(row.get(key) for key in POINT) not in points]
+    return kept, facts | {"left_out": len(rows) - len(kept), "ns": median(more),
+                          "other_ns": median(fewer)}
+
+
 # ---------------------------------------------------------------------- parameters
 
 
@@ -58,11 +90,14 @@ def fit(measured: dict[tuple[str, str, int], float], ranks: int, q: int, name: s
 
     links = {level: Link(
         level, round(measured["exchange", level, 0], 2), curve("read alone", level),
-        curve("read together", level, q), curve("reduce together", level, less="read together"),
+        curve("read together", level, q), curve("reduce alone", level, less="read alone"),
+        curve("reduce together", level, less="read together"),
+        curve("post together", level, less="reduce together"),
     ) for level in names}
     own = curve("copy alone", names[0])
     local = Link("local", own.points[0][1], own, curve("copy together", names[0], q))
-    return Parameters(name, local, links, source)
+    return Parameters(name, local, links, source,
+                      evicted=curve("renew between", names[0], less="renew alone"))
 
 
 def yield_of(measured: dict[tuple[str, str, int], float], ranks: int, cores: int) -> float:
@@ -125,13 +160,20 @@ def predicted(here: machine.Machine, key: tuple) -> float:
 def compared(here: machine.Machine, times: dict[tuple, float]) -> list[dict]:
     """Predicted beside measured, with the error: one row for each variant."""
     rows = []
-    for key, us in times.items():
+    for key, us in sorted(times.items(), key=in_order):
         expected = predicted(here, key) / 1000
         rows.append({name: value for name, value in zip(VARIANT, key, strict=True)
                      if value is not None} | {
             "ranks": here.ranks, "measured_us": us, "predicted_us": expected,
             "error": expected / us - 1})
     return rows
+
+
+def in_order(item: tuple[tuple, float]) -> tuple:
+    """Collectives and algorithms as ALGORITHMS has them, then sizes."""
+    collective, nbytes, name, *rest = item[0]
+    return (list(ALGORITHMS).index(collective), nbytes, ALGORITHMS[collective].index(name),
+            [value or 0 for value in rest])
 
 
 def errors(rows: Iterable[dict]) -> dict[str, float]:

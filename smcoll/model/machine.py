@@ -90,7 +90,8 @@ class Machine:
     def reduce_all(self, m: float, nbytes: float, d: int | None = None) -> float:
         """The same where what is read is reduced."""
         return self.read_all(m, nbytes, d) + sum(
-            self.others_at(tier) * tier.link.reduced(m, nbytes) for tier in self.tiers)
+            self.others_at(tier) * tier.link.reduced(m, self.sharing(tier.link, d), nbytes)
+            for tier in self.tiers)
 
     def others_at(self, tier: Tier) -> int:
         """How many ranks a rank meets at a level: those in the other parts."""

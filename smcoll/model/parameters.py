@@ -73,7 +73,10 @@ class Link:
 
     ``latency``: a + b, the first line. ``b``: each further line, one rank alone. ``B``: each line
     of ``d`` ranks that access at once, so that one of them takes B d. ``reduction``: what a line
-    takes more where it is reduced and not copied; LHS have no such term (0).
+    takes more where it is reduced and not copied, ``reduction_together``: the same where ranks do
+    it at once (if not given, ``reduction``); ``rewrite``: what it takes more again where the result
+    goes into a data region whose lines others have read (they must be taken back from them). LHS
+    have no such terms (0).
     """
 
     name: str
@@ -81,6 +84,8 @@ class Link:
     b: Curve | None = None
     B: Curve | None = None
     reduction: Curve | None = None
+    reduction_together: Curve | None = None
+    rewrite: Curve | None = None
 
     def a(self, nbytes: float) -> float:
         """LHS's a: what only the first line takes."""
@@ -106,11 +111,20 @@ class Link:
             return 0.0
         return self.line(m * LINE if nbytes is None else nbytes, d) * m
 
-    def reduced(self, m: float, nbytes: float | None = None) -> float:
+    def reduced(self, m: float, d: int = 1, nbytes: float | None = None) -> float:
         """What reducing m of its lines takes more than copying them."""
-        if m <= 0 or self.reduction is None:
+        curve = self.reduction
+        if d > 1 and self.reduction_together is not None:
+            curve = self.reduction_together
+        if m <= 0 or curve is None:
             return 0.0
-        return self.reduction.at(m * LINE if nbytes is None else nbytes) * m
+        return curve.at(m * LINE if nbytes is None else nbytes) * m
+
+    def rewritten(self, m: float, nbytes: float | None = None) -> float:
+        """What it takes more where the result is posted for others."""
+        if m <= 0 or self.rewrite is None:
+            return 0.0
+        return self.rewrite.at(m * LINE if nbytes is None else nbytes) * m
 
     def _known(self, name: str) -> Curve:
         curve = getattr(self, name)
@@ -124,10 +138,11 @@ class Parameters:
     """A machine's parameters. All times are ns.
 
     ``local``: a core's own lines; its ``b``: copying a line between own buffers (LHS's direct
-    access has no such term), ``B``: the same where all ranks do it at once; ``reduction``: what a
-    line takes more where it is reduced with another of the core's own. ``call``: entering and
+    access has no such term), ``B``: the same where all ranks do it at once. ``call``: entering and
     leaving a collective, by its name, or "default". ``step``: what each phase of a section takes
-    beside data (flags, banks). ``yield_``: one turn of the run queue for each rank on a core.
+    beside data (flags, banks). ``evicted``: what writing a line of the next message takes more
+    after a collective that needed the caches; `smcoll compare` counts that to the collective.
+    ``yield_``: one turn of the run queue for each rank on a core.
     """
 
     name: str
@@ -137,6 +152,7 @@ class Parameters:
     call: Mapping[str, float] = field(default_factory=dict)
     step: float = 0.0
     yield_: float | None = None
+    evicted: Curve | None = None
 
     def level(self, *names: str) -> Link:
         """The link of a level that has one or more names. UnknownParameter if there is none."""
@@ -170,6 +186,8 @@ class Parameters:
                              "call": dict(self.call), "step": self.step}
         if self.yield_ is not None:
             description["yield"] = self.yield_
+        if self.evicted is not None:
+            description["evicted"] = [list(point) for point in self.evicted.points]
         return description
 
     def changed(self, **changes) -> Parameters:
@@ -177,12 +195,12 @@ class Parameters:
         return replace(self, **changes)
 
 
-CURVES = ("b", "B", "reduction")
+CURVES = ("b", "B", "reduction", "reduction_together", "rewrite")
 
 
 def from_dict(description: Mapping, where: str = "parameters") -> Parameters:
     """What TOML or JSON hold. ParameterError with the place of what is wrong."""
-    known = {"name", "source", "local", "level", "call", "step", "yield"}
+    known = {"name", "source", "local", "level", "call", "step", "yield", "evicted"}
     _only(description, known, where)
     listed = description.get("level", [])
     if not isinstance(listed, list) or not listed:
@@ -208,7 +226,9 @@ def from_dict(description: Mapping, where: str = "parameters") -> Parameters:
         call={name: _number(value, f"{where}: call.{name}") for name, value in calls.items()},
         step=_number(description.get("step", 0), f"{where}: step"),
         yield_=None if "yield" not in description else _number(
-            description["yield"], f"{where}: yield"))
+            description["yield"], f"{where}: yield"),
+        evicted=_curve(description["evicted"], f"{where}: evicted")
+        if "evicted" in description else None)
 
 
 def _only(entry: object, known: set[str], where: str) -> None:
