@@ -181,6 +181,7 @@ cdef class Engine:
         plan.fan_in = &self.tree(decision.fan_in).view
         plan.fan_out = &self.tree(decision.fan_out).view
         plan.section_bytes = min(decision.section_bytes, self.team.layout.segment_size)
+        plan.segments = min(decision.segments, self.team.layout.segments)
         plan.pipelined = decision.pipelined
         return plan
 
@@ -470,6 +471,12 @@ cdef class Engine:
         self.mapping.reserve_streams()
         init_streams(&self.team, self.streams, self.start)
 
+    cdef map_of_peers(self, int part):
+        if part == DATA_REGIONS:
+            self.mapping.map_data_of_peers()
+        else:
+            self.mapping.map_streams_of_peers()
+
     cdef reserve_mine(self, int part, size_t wanted):
         """This rank's part; the problem, or None."""
         try:
@@ -509,6 +516,7 @@ cdef class Engine:
         # What needed the memory follows at once, on all ranks.
         self.continues = True
         if everyone:
+            self.map_of_peers(part)
             return CARRIED_OUT
         if mine:
             self.budget.give_back(wanted)
