@@ -46,6 +46,8 @@ class Decision:
         return nearest[1], nearest[2]
 
 
+# Dissemination gives ranks results that differ in their last bits (DESIGN rule 7): by name only.
+NEVER_BY_ITSELF = {("allreduce", "dissemination")}
 REASONS = {"table": "decision table measured by smcoll tune",
            "model": "performance model with this machine's parameters"}
 
@@ -103,11 +105,6 @@ def decide(config, ranks: int, oversubscribed: bool,
     for collective, names in ALGORITHMS.items():
         # A collective with one algorithm has no setting.
         wanted = getattr(config, collective, "auto")
-        if wanted == "auto" and table is not None and collective in table["rows"]:
-            tables[collective] = [
-                measured_row(config, names, row, REASONS[table["source"]])
-                for row in table["rows"][collective]]
-            continue
         if wanted == "auto":
             rows = defaults(collective, ranks, oversubscribed)
             reason = "built-in default" + (", ranks outnumber CPUs" if oversubscribed else "")
@@ -128,16 +125,24 @@ def decide(config, ranks: int, oversubscribed: bool,
             )
             for up_to, name, section, segments in rows
         ]
+        if wanted == "auto" and table is not None and collective in table["rows"]:
+            usual = tables[collective][-1]
+            tables[collective] = [
+                measured_row(usual, config, names, row, REASONS[table["source"]])
+                for row in table["rows"][collective]]
     return tables
 
 
-def measured_row(config, names: tuple[str, ...], row: list, reason: str) -> Decision:
-    """A row of a table or of the model. Radices and pipelining that were set count."""
+def measured_row(usual: Decision, config, names: tuple[str, ...], row: list,
+                 reason: str) -> Decision:
+    """A row of a table or of the model. Radices that were set count; what the row does not say is
+    that of the default for long messages, with which it was measured.
+    """
     up_to, name, fan_in, fan_out, section, points = row
-    return Decision(
-        up_to=up_to, algorithm=name, number=names.index(name), fan_in=config.fan_in or fan_in,
-        fan_out=config.fan_out or fan_out, section_bytes=min(section, config.segment_size),
-        pipelined=config.pipeline, reason=reason,
+    return replace(
+        usual, up_to=up_to, algorithm=name, number=names.index(name),
+        fan_in=config.fan_in or fan_in, fan_out=config.fan_out or fan_out,
+        section_bytes=min(section, config.segment_size), reason=reason,
         points=tuple(tuple(point) for point in points))
 
 

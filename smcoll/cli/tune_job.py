@@ -44,7 +44,8 @@ class TuneTask:
         for algorithm in ALGORITHMS[collective]:
             if algorithm == "all_read" and nbytes * ranks > LARGEST_ALL_READ and ranks > 2:
                 continue
-            names = RADICES.get((collective, algorithm), ())
+            names = [name for name in RADICES.get((collective, algorithm), ())
+                     if name in ("fan_in", "fan_out")]
             for radix in radices(ranks) if names else [0]:
                 for section in sections(collective, nbytes, ranks):
                     one = {"algorithm": algorithm, **dict.fromkeys(names, radix)}

@@ -44,7 +44,9 @@ def _choose(collective: str, here: machine.Machine, config) -> list[dict] | None
         def us(name: str, nbytes=nbytes, plan=plan) -> float | None:
             return predict.microseconds(collective, name, here, nbytes, plan)[0]
 
-        best = predict.fastest((name, us(name)) for name in ALGORITHMS[collective])
+        best = predict.fastest(
+            (name, us(name)) for name in ALGORITHMS[collective]
+            if (collective, name) not in select.NEVER_BY_ITSELF)
         expected = us(usual.algorithm)
         if best is None or expected is None:
             return None

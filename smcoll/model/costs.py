@@ -110,7 +110,8 @@ def _call(key: tuple[str, str], function: Cost, machine: Machine, nbytes: int,
     elif name == "recursive_doubling":
         section = max(64, section // 2)
     sections = max(1, -(-nbytes // section))
-    footprint = nbytes * FOOTPRINT.get(collective, 1.0)
+    # Ranks that take turns on a core share its caches.
+    footprint = nbytes * FOOTPRINT.get(collective, 1.0) * machine.ranks / machine.running
     work = function(machine, lines(nbytes / sections), footprint, plan)
     return in_time(collective, machine, work, sections, plan.pipelined, False)
 
@@ -144,8 +145,15 @@ def in_time(collective: str, machine: Machine, work: Work, sections: int, pipeli
 
 
 def everyone(machine: Machine, moved: float, waits: int, phases: int) -> Work:
-    """All ranks do the same at the same time: ``waits`` exchanges over the farthest link."""
-    return Work(moved + waits * machine.beta.latency, moved, machine.ranks * moved, waits, phases)
+    """All ranks do the same at the same time, with ``waits`` exchanges of everybody's flags."""
+    busy = moved + waits * other_flags(machine)
+    return Work(busy + waits * machine.beta.latency, busy, machine.ranks * busy, waits, phases)
+
+
+def other_flags(machine: Machine) -> float:
+    """Reading everybody's flags beyond the one that is waited for: they are there then."""
+    return max(0.0, sum(machine.others_at(tier) * tier.link.latency for tier in machine.tiers)
+               - machine.beta.latency)
 
 
 def fan_in_tree(machine: Machine, m: float, nbytes: float, radix: int,
@@ -162,8 +170,9 @@ def fan_in_tree(machine: Machine, m: float, nbytes: float, radix: int,
         children = tree.children_of(rank)
         if not children:
             moved[rank] = machine.copy(m, nbytes)
-        for child in children:
+        for number, child in enumerate(children):
             link = machine.joined(rank, child)
+            moved[rank] += link.latency if number else 0.0      # its flag; the first is waited for
             d = min(parents, machine.sharing(link))
             moved[rank] += link.lines(m, d, nbytes) + link.reduced(m, d, nbytes)
         if children and (rank or posts):
@@ -206,14 +215,7 @@ def barrier_all_read(machine, m, nbytes, plan):
 
     It waits for the first, the others' lines are there then: one access each.
     """
-    return everyone_reads_flags(machine)
-
-
-def everyone_reads_flags(machine: Machine) -> Work:
-    """One all-read exchange of flags."""
-    others = sum(machine.others_at(tier) * tier.link.latency for tier in machine.tiers)
-    others = max(0.0, others - machine.beta.latency)
-    return Work(machine.beta.latency + others, others, machine.ranks * others, 1)
+    return everyone(machine, 0.0, 1, 1)
 
 
 @cost("barrier", "tree", sectioned=False)
@@ -364,7 +366,9 @@ def own_slice(machine: Machine, m: float, nbytes: float, d: int) -> float:
 
 def gathered_at_root(machine: Machine, moved: float, part: float, nbytes: float) -> Work:
     """Slices that the root alone reads, after all ranks have moved ``moved``."""
-    read = sum(machine.joined(0, other).lines(part, 1, nbytes) for other in range(1, machine.ranks))
+    moved += other_flags(machine)
+    read = other_flags(machine) + sum(machine.joined(0, other).lines(part, 1, nbytes)
+                                      for other in range(1, machine.ranks))
     return Work(2 * machine.beta.latency + moved + read, moved + read,
                 machine.ranks * moved + read, 2, 3)
 
@@ -446,9 +450,8 @@ def reduce_tiled_hierarchical(machine, m, nbytes, plan):
 @cost("allreduce", "all_read")
 def allreduce_all_read(machine, m, nbytes, plan):
     """Every rank copies its vector in and reduces all of them: one dependent step."""
-    flags = everyone_reads_flags(machine)
     moved = machine.copy(m, nbytes) + machine.reduce_all(m, nbytes, machine.ranks)
-    return Work(flags.path + moved, moved, machine.ranks * moved, 1, 2)
+    return everyone(machine, moved, 1, 2)
 
 
 @cost("allreduce", "fan_in_fan_out")

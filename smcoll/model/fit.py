@@ -211,7 +211,8 @@ def mark(rows: list[dict], config, ranks: int, oversubscribed: bool) -> None:
     points: dict[tuple, list[dict]] = {}
     for row in rows:
         row.update(best=False, default=False, chosen=False)
-        points.setdefault((row["collective"], row["bytes"]), []).append(row)
+        if (row["collective"], row["algorithm"]) not in select.NEVER_BY_ITSELF:
+            points.setdefault((row["collective"], row["bytes"]), []).append(row)
     previous: dict[str, tuple] = {}
     for (collective, nbytes), group in sorted(points.items()):
         best = min(group, key=lambda row: row["measured_us"])
