@@ -44,6 +44,7 @@ cdef struct Plan:
     const TreeView *fan_out
     int arity                  # of n-ary trees: a parent has arity - 1 children in each round
     size_t section_bytes       # bytes of the vector that go through one segment
+    int segments               # that it uses of a bank
     bint pipelined
 
 

@@ -18,7 +18,7 @@ from libc.string cimport memset
 from smcoll.algos cimport Operands, Plan, is_inline, needs_data_regions, run_collective
 from smcoll.allgather cimport Gathering
 from smcoll.atomics cimport (
-    fence_acquire, load_acquire, monotonic_ns, store_release, try_lock, unlock,
+    fence_acquire, load_acquire, load_relaxed, monotonic_ns, store_release, try_lock, unlock,
 )
 from smcoll.barrier cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLTOALL, COLLECTIVE_BARRIER,
@@ -55,6 +55,7 @@ from smcoll.topology.pages import pages_by_node
 
 
 cdef extern from "Python.h":
+    const Py_ssize_t PY_SSIZE_T_MAX
     PyThreadState *PyEval_SaveThread() noexcept nogil
     void PyEval_RestoreThread(PyThreadState *state) noexcept nogil
 
@@ -190,6 +191,7 @@ cdef class Engine:
         plan.fan_out = &self.tree(decision.fan_out).view
         plan.arity = decision.arity
         plan.section_bytes = min(decision.section_bytes, self.team.layout.segment_size)
+        plan.segments = min(decision.segments, self.team.layout.segments)
         plan.pipelined = decision.pipelined
         return plan
 
@@ -336,8 +338,8 @@ cdef class Engine:
         cdef uint64_t signature, nbytes
         if load_acquire(&entry.call) != call:
             return None
-        signature = entry.signature
-        nbytes = entry.nbytes
+        signature = load_relaxed(&entry.signature)
+        nbytes = load_relaxed(&entry.nbytes)
         # The entry may have been overwritten while we read it: its number says so.
         fence_acquire()
         if load_acquire(&entry.call) != call:
@@ -479,15 +481,21 @@ cdef class Engine:
         self.mapping.reserve_streams()
         init_streams(&self.team, self.streams, self.start)
 
+    cdef map_of_peers(self, int part):
+        if part == DATA_REGIONS:
+            self.mapping.map_data_of_peers()
+        else:
+            self.mapping.map_streams_of_peers()
+
     cdef reserve_mine(self, int part, size_t wanted):
         """This rank's part; the problem, or None."""
         try:
-            self.budget.claim(wanted)
-        except OSError as error:
+            self.budget.claim(wanted, self.mapping.kind)
+        except (OSError, MemoryError) as error:
             return error
         try:
             self.reserve_part(part)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self.budget.give_back(wanted)
             return error
         return None
@@ -518,6 +526,7 @@ cdef class Engine:
         # What needed the memory follows at once, on all ranks.
         self.continues = True
         if everyone:
+            self.map_of_peers(part)
             return CARRIED_OUT
         if mine:
             self.budget.give_back(wanted)
@@ -754,7 +763,11 @@ cdef class Engine:
         return exchange.truncated
 
     cdef place(self, Transfer *message, list grown):
-        cdef bytes memory = PyBytes_FromStringAndSize(NULL, message.nbytes)
+        cdef bytes memory
+        if message.nbytes > <size_t> PY_SSIZE_T_MAX:
+            raise Error(f"a message of {message.nbytes} bytes: its length in shared memory is "
+                        "damaged")
+        memory = PyBytes_FromStringAndSize(NULL, message.nbytes)
         grown[message.peer] = memory
         message.room = message.nbytes
         start_cursor(&message.cursor, PyBytes_AS_STRING(memory), NULL, message.nbytes)

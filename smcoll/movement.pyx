@@ -118,7 +118,9 @@ cdef class _Layouts:
                              blocks.datatypes or [blocks.datatype] * blocks.ranks]
 
     cdef const Runs *runs(self, int rank):
-        return NULL if self.typemaps is None else runs_of(self.typemaps[rank])
+        if self.typemaps is None:
+            return NULL
+        return runs_of(self.typemaps[rank])
 
     cdef void place(self, Cursor *cursor, int rank):
         cdef Block *block = &self.blocks.block[rank]
@@ -175,7 +177,7 @@ cdef int broadcast(Engine engine, Specification spec, int root) except -1:
                              engine.choose(COLLECTIVE_BCAST, message.nbytes))
     # Packed bytes go the way that contiguous ones would.
     cdef Cursor cursor
-    cdef bytearray packed = bytearray(max(message.nbytes, 1))
+    cdef bytearray packed = bytearray(max(message.nbytes, <size_t> 1))
     start_cursor(&cursor, message.address, &typemap.runs, message.nbytes)
     if engine.team.rank == root:
         pack_next(&cursor, packed, message.nbytes)

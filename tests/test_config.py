@@ -26,6 +26,7 @@ VALID = {
     "barrier": ("dissemination", "dissemination"),
     "reduce_scatter": ("tiled_two_stage", "tiled_two_stage"),
     "scatter": ("two_stage", "two_stage"),
+    "table": ("OFF", "off"),
     "pipeline": ("off", False),
     "inline_size": ("512", 512),
     "rooted_inline_size": ("64", 64),
@@ -37,6 +38,7 @@ VALID = {
     "warn_after": ("0", 0.0),
     "spin": ("100", 100),
     "budget": ("1M", 1 << 20),
+    "memory": ("memfd", "memfd"),
     "verbose": ("true", True),
     "disable": ("on", True),
 }
@@ -54,6 +56,7 @@ INVALID = {
     "reduce_scatter": ["tiled"],
     "scatter": ["one_stage"],
     "pipeline": ["perhaps", "2"],
+    "table": [""],
     "inline_size": ["1G", "-5"],
     "rooted_inline_size": ["1G", "-5"],
     "stream_size": ["0", "2G", "wide"],
@@ -64,6 +67,7 @@ INVALID = {
     "warn_after": ["-1", "soon"],
     "spin": ["-2", "1e3"],
     "budget": ["-1", "lots"],
+    "memory": ["ram", ""],
     "verbose": ["maybe"],
     "disable": ["maybe"],
 }
