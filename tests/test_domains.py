@@ -9,10 +9,10 @@ import math
 import random
 
 import pytest
-from smcoll.tiled import bounds
 
 from smcoll import dissemination
 from smcoll.domains import Domains
+from smcoll.tiled import bounds
 from smcoll.topology import domains as places
 from smcoll.topology import synthetic
 from smcoll.topology.hardware import build_tree

@@ -67,6 +67,10 @@ def test_scatter_in_two_stages(comm_world, placement):
                 comm.Scatterv(send, [result, counts[rank], MPI.INT], root)
                 check(result[:-1], wanted, (root, counts))
                 assert result[-1] == -1
+                roomy = np.full(4 * length + 100, -1, "i")
+                comm.Scatterv(send, roomy, root)
+                check(roomy[:counts[rank]], wanted, (root, counts, "roomy"))
+                assert (roomy[counts[rank]:] == -1).all()
                 holes = np.full(2 * counts[rank], -1, "i")
                 comm.Scatterv(send, [holes, counts[rank], every_other], root)
                 check(holes[::2], wanted, (root, counts, "holes"))
@@ -77,7 +81,7 @@ def test_scatter_in_two_stages(comm_world, placement):
                              MPI.IN_PLACE if rank == root else result, root)
                 if rank != root:
                     check(result, equal[length * rank:length * (rank + 1)], (root, length))
-                calls += 3
+                calls += 4
             short = np.zeros(4, "i")
             with pytest.raises(MPI.Exception) as refused:
                 comm.Scatter(np.zeros(5 * ranks, "i") if rank == root else None, short, root)
