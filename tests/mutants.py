@@ -177,7 +177,7 @@ def run_tests(folder: Path, tests: str, deadline: float) -> str:
         return "hangs"
     if process.returncode == 0:
         return "passed"
-    name = re.search(r"FAILED \S*::(\S+)", output)
+    name = re.search(r"FAILED [^:\n]*::(.+?)(?: - |$)", output, re.MULTILINE)
     if name is None:
         raise RuntimeError(f"no test ran:\n{output[-3000:]}")
     return f"failed: {name.group(1)}"

@@ -3,7 +3,8 @@
  * barrier.pyx (acquire_slot, barrier_dissemination), barrier.pxd (release_slot), and phases of
  * allreduce.pyx, tiled.pyx, bcast.pyx.
  *
- * Every sequence of PERIOD calls of the kinds below, repeated up to CALLS calls of SECTIONS sections.
+ * Every sequence of PERIOD calls of the kinds below, repeated up to CALLS calls, each of SECTIONS
+ * sections.
  *
  *   ALL_READ        copy_in; reduce_everything: all read all
  *   TILED           copy_in_others; reduce_own_slice_for_all; copy_out_others: two posts a section
@@ -346,7 +347,8 @@ inline plan_call() {
 }
 
 /* Section k runs phase j in turn k * stride + j. */
-#define RUNS_NOW (turn >= phase && (turn - phase) % stride == 0 && (turn - phase) / stride < sections)
+#define RUNS_NOW (turn >= phase && (turn - phase) % stride == 0 && \
+                  (turn - phase) / stride < sections)
 
 inline open_section() {
     d_step {
