@@ -91,6 +91,7 @@ cdef class Engine:
                                uint64_t signature) except -1
     cdef int have_streams(self, uint64_t signature) except -1
     cdef reserve_part(self, int part)
+    cdef map_of_peers(self, int part)
     cdef reserve_mine(self, int part, size_t wanted)
     cdef int reserve(self, int part, uint64_t signature, uint64_t nbytes) except -1
     cdef int carry_out(self, int collective, uint64_t signature, const Operands *operands,

@@ -17,7 +17,7 @@ from libc.string cimport memset
 from smcoll.algos cimport Operands, Plan, is_inline, needs_data_regions, run_collective
 from smcoll.allgather cimport Gathering
 from smcoll.atomics cimport (
-    fence_acquire, load_acquire, monotonic_ns, store_release, try_lock, unlock,
+    fence_acquire, load_acquire, load_relaxed, monotonic_ns, store_release, try_lock, unlock,
 )
 from smcoll.barrier cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLTOALL, COLLECTIVE_BARRIER,
@@ -182,6 +182,7 @@ cdef class Engine:
         plan.fan_in = &self.tree(decision.fan_in).view
         plan.fan_out = &self.tree(decision.fan_out).view
         plan.section_bytes = min(decision.section_bytes, self.team.layout.segment_size)
+        plan.segments = min(decision.segments, self.team.layout.segments)
         plan.pipelined = decision.pipelined
         return plan
 
@@ -328,8 +329,8 @@ cdef class Engine:
         cdef uint64_t signature, nbytes
         if load_acquire(&entry.call) != call:
             return None
-        signature = entry.signature
-        nbytes = entry.nbytes
+        signature = load_relaxed(&entry.signature)
+        nbytes = load_relaxed(&entry.nbytes)
         # The entry may have been overwritten while we read it: its number says so.
         fence_acquire()
         if load_acquire(&entry.call) != call:
@@ -471,6 +472,12 @@ cdef class Engine:
         self.mapping.reserve_streams()
         init_streams(&self.team, self.streams, self.start)
 
+    cdef map_of_peers(self, int part):
+        if part == DATA_REGIONS:
+            self.mapping.map_data_of_peers()
+        else:
+            self.mapping.map_streams_of_peers()
+
     cdef reserve_mine(self, int part, size_t wanted):
         """This rank's part; the problem, or None."""
         try:
@@ -510,6 +517,7 @@ cdef class Engine:
         # What needed the memory follows at once, on all ranks.
         self.continues = True
         if everyone:
+            self.map_of_peers(part)
             return CARRIED_OUT
         if mine:
             self.budget.give_back(wanted)

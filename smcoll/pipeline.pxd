@@ -80,12 +80,13 @@ cdef inline void post_length(Call *call, Section *section, int step,
     cdef Team *team = call.team
     cdef Line *line = segment_line(&team.layout, team.base, team.rank, section.slot.bank,
                                    section.slot.slot)
-    if section.published:
-        # Readers of an earlier step may be comparing the rest of the line just now.
+    if section.published or (call.single_segment and section.number > 0):
+        # Readers of an earlier step, or of the section before in this very segment, may be
+        # comparing the rest of the line just now; it says what they want already.
         store_release(&line.flag, section.tick + step)
     else:
-        section.published = True
         publish_length(team, line, section.tick + step, nbytes)
+    section.published = True
 
 
 # Has `rank` posted `step` (or a later one) of this section? DONE, AGAIN or FAILED.
