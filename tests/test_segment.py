@@ -255,6 +255,42 @@ def test_fork(comm_world):
         allreduce(comm)
 
 
+@pytest.mark.parametrize("kind", ["shm", "memfd"])
+def test_the_lock_says_who_is_alive(kind):
+    """Of a stopped process, too, and not of one that was killed, zombie or not."""
+    nonce = bytes(segment.NONCE_BYTES)
+    mapping = segment.Mapping(0, 2, smcoll.Config())
+    name = mapping.create(nonce, kind)
+    attached, say = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            peer = segment.Mapping(1, 2, smcoll.Config())
+            peer.attach(name, nonce, kind)
+            os.write(say, b"!")
+            time.sleep(100)
+        finally:
+            os._exit(1)
+    try:
+        os.close(say)
+        assert os.read(attached, 1) == b"!"
+        assert mapping.is_alive(1)
+        os.kill(child, signal.SIGSTOP)
+        os.waitpid(child, os.WUNTRACED)
+        assert mapping.is_alive(1)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    try:
+        assert not mapping.is_alive(1)  # a zombie
+        os.waitpid(child, 0)
+        assert not mapping.is_alive(1)
+    finally:
+        os.close(attached)
+        mapping.unlink()
+        mapping.close()
+
+
 @pytest.mark.mpi(1, 2)
 def test_one_rank_needs_no_segment(comm_world):
     with smcoll.Comm(MPI.COMM_SELF) as comm:
