@@ -17,6 +17,7 @@ import smcoll
 from smcoll import segment
 
 PAGE = os.sysconf("SC_PAGESIZE")
+SEGMENTS = ("/dev/shm/smcoll-", "/memfd:smcoll")
 
 
 def mappings() -> list[tuple[int, str]]:
@@ -24,7 +25,7 @@ def mappings() -> list[tuple[int, str]]:
     found = []
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(None, 5)
-        if len(fields) == 6 and fields[5].startswith("/dev/shm/smcoll-"):
+        if len(fields) == 6 and fields[5].startswith(SEGMENTS):
             start, end = (int(number, 16) for number in fields[0].split("-"))
             found.append((end - start, fields[5]))
     return found
@@ -35,7 +36,7 @@ def segment_files() -> list[os.stat_result]:
     files = []
     for entry in os.scandir("/proc/self/fd"):
         try:
-            if os.readlink(entry.path).startswith("/dev/shm/smcoll-"):
+            if os.readlink(entry.path).startswith(SEGMENTS):
                 files.append(os.stat(entry.path))
         except OSError:
             continue
