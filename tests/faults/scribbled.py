@@ -83,6 +83,7 @@ def one_round(scribbler, seed: int, seconds: float) -> tuple[str, int]:
     """Make a communicator, use it while it is scribbled over; how that ended, and calls made."""
     comm = smcoll.Comm(world, smcoll.Config(**SETTINGS))
     comm.Barrier()
+    world.Barrier()  # everybody is out of the first before it is scribbled over
     if scribbler is not None:
         scribbler.stdin.write(f"{descriptor_of_the_segment()} {seed} {seconds}\n")
         scribbler.stdin.flush()
