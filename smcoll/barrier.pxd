@@ -2,10 +2,10 @@ from cpython.pystate cimport PyThreadState
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from smcoll.atomics cimport load_acquire, store_release
+from smcoll.domains cimport DomainView
 from smcoll.segment cimport (
     MAX_BANKS, Layout, Line, bank_field,
 )
-
 from smcoll.trees cimport TreeView
 
 # What a wait or a step of an algorithm returns.
@@ -59,6 +59,8 @@ cdef struct Team:
     char *base
     Layout layout
     int rank, size
+    const DomainView *domains  # where the ranks lie
+    int *scratch               # room for two lists of ranks
     # How to wait (agreed once per communicator).
     int spin
     bint oversubscribed

@@ -237,12 +237,13 @@ cdef int init_team(Team *team, uint64_t start) noexcept nogil:
 cdef inline void publish_call(Team *team, uint64_t path) noexcept nogil:
     cdef Published *entry = published(&team.layout, team.base, team.rank, team.call)
     # A reader takes an entry whose number is its own before and after: with the number changed
-    # first and last, it can't take half of one call for another.
+    # first and last, it can't take half of one call for another. It may be reading just now: hence
+    # atomic stores, though relaxed ones.
     store_relaxed(&entry.call, team.call - 1)
     fence_release()
-    entry.signature = team.signature
-    entry.nbytes = team.nbytes
-    entry.path = path
+    store_relaxed(&entry.signature, team.signature)
+    store_relaxed(&entry.nbytes, team.nbytes)
+    store_relaxed(&entry.path, path)
     store_release(&entry.call, team.call)
     store_release(&status_of(&team.layout, team.base, team.rank).current_call, team.call)
 
@@ -372,8 +373,12 @@ cdef int barrier_dissemination(Team *team) noexcept nogil:
     if status != DONE:
         return status
     while distance < team.size:
-        # One flag serves all steps: whoever waits for step s also takes a later one for it.
-        publish(team, own, base + step)
+        # One flag serves all steps: whoever waits for step s also takes a later one for it. The
+        # rest of the line is written once: readers of an earlier step may be comparing it.
+        if step == 1:
+            publish(team, own, base + step)
+        else:
+            store_release(&own.flag, base + step)
         source = team.rank - distance
         if source < 0:
             source += team.size

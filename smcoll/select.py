@@ -32,6 +32,7 @@ class Decision:
     segments: int  # of a bank that are used in turn
     pipelined: bool
     reason: str
+    arity: int = 2             # LHS's n: its best, by their model and measurements
     points: tuple = ()         # what was measured: (bytes, predicted µs or None, measured µs)
 
     def evidence(self, nbytes: int) -> tuple[float | None, float | None]:
@@ -52,10 +53,32 @@ REASONS = {"table": "decision table measured by smcoll tune",
            "model": "performance model with this machine's parameters"}
 
 
-def defaults(collective: str, ranks: int, oversubscribed: bool) -> list[tuple[int, str, int, int]]:
+def across_domains(collective: str) -> list[tuple[int, str, int, int]]:
+    """Built-in rows where ranks lie in several domains: few bytes cross their boundaries.
+
+    After LHS 3.3: a tree for short vectors, tiles for long ones; the limit between them is where
+    LHS found it (16 KB and 14 KB), and not measured by us.
+    """
+    return {
+        "barrier": [(UNLIMITED, "hierarchical", 0, ALL_SEGMENTS)],
+        "bcast": [(UNLIMITED, "two_stage", 64 * KIB, ALL_SEGMENTS)],
+        "reduce": [(16 * KIB, "n_ary", 32 * KIB, ALL_SEGMENTS),
+                   (UNLIMITED, "tiled_hierarchical", 64 * KIB, ALL_SEGMENTS)],
+        "allreduce": [(16 * KIB, "reduce_broadcast", 16 * KIB, ALL_SEGMENTS),
+                      (UNLIMITED, "tiled_hierarchical", 64 * KIB, ALL_SEGMENTS)],
+    }.get(collective, [])
+
+
+def defaults(collective: str, ranks: int, oversubscribed: bool,
+             domains: int = 1) -> list[tuple[int, str, int, int]]:
     """Built-in rows (up_to, algorithm, section bytes, segments of a bank), measured on 2 cores:
     docs/performance.md.
+
+    ``domains``: how many parts of the hardware the ranks lie in. Where each has one of its own,
+    there is nothing to save.
     """
+    if 1 < domains < ranks and (rows := across_domains(collective)):
+        return rows
     # Where all ranks post data at once, more than two ranks' rings of many segments don't fit the
     # caches.
     few = ALL_SEGMENTS if ranks <= 2 else 2
@@ -95,10 +118,11 @@ def default_radix(ranks: int, oversubscribed: bool) -> int:
 
 
 def decide(config, ranks: int, oversubscribed: bool,
-           table: dict | None = None) -> dict[str, list[Decision]]:
+           domains: int = 1, table: dict | None = None) -> dict[str, list[Decision]]:
     """The decision tables of a communicator.
 
-    ``table``: what ``tables.for_ranks`` gave on rank 0.
+    ``domains``: how many parts of the hardware its ranks lie in. ``table``: what
+    ``tables.for_ranks`` gave on rank 0.
     """
     tables = {}
     radix = default_radix(ranks, oversubscribed)
@@ -106,7 +130,7 @@ def decide(config, ranks: int, oversubscribed: bool,
         # A collective with one algorithm has no setting.
         wanted = getattr(config, collective, "auto")
         if wanted == "auto":
-            rows = defaults(collective, ranks, oversubscribed)
+            rows = defaults(collective, ranks, oversubscribed, domains)
             reason = "built-in default" + (", ranks outnumber CPUs" if oversubscribed else "")
         else:
             rows = [(UNLIMITED, wanted, config.segment_size, ALL_SEGMENTS)]
@@ -122,6 +146,7 @@ def decide(config, ranks: int, oversubscribed: bool,
                 segments=min(segments, config.segments),
                 pipelined=config.pipeline,
                 reason=reason,
+                arity=config.arity,
             )
             for up_to, name, section, segments in rows
         ]
@@ -172,7 +197,7 @@ def in_rank_order(tables: dict[str, list[Decision]], collective: str, nbytes: in
 
 
 def override(decision: Decision, collective: str, algorithm=None, fan_in=None, fan_out=None,
-             section_bytes=None, pipelined=None) -> Decision:
+             section_bytes=None, pipelined=None, arity=None) -> Decision:
     """The same row with an algorithm or radices of the caller's. ValueError for unknown ones."""
     changes = {}
     if algorithm is not None:
@@ -181,11 +206,12 @@ def override(decision: Decision, collective: str, algorithm=None, fan_in=None, f
             raise ValueError(f"{algorithm!r} is no {collective} algorithm "
                              f"(one of {', '.join(names)})")
         changes.update(algorithm=algorithm, number=names.index(algorithm))
-    for name, value in (("fan_in", fan_in), ("fan_out", fan_out)):
+    for name, value, least in (("fan_in", fan_in, 1), ("fan_out", fan_out, 1),
+                               ("arity", arity, 2)):
         if value is None:
             continue
-        if not 1 <= value <= 255:
-            raise ValueError(f"{name}={value} is no radix between 1 and 255")
+        if not least <= value <= 255:
+            raise ValueError(f"{name}={value} is not between {least} and 255")
         if name not in RADICES.get((collective, algorithm or decision.algorithm), ()):
             raise ValueError(f"{collective} {algorithm or decision.algorithm} has no {name} radix")
         changes[name] = value

@@ -143,14 +143,14 @@ def test_a_table_decides_before_the_defaults_and_after_settings(write):
     file = write()
     told = tables.for_ranks(Config(table=str(file)), 2, False)
     assert told["source"] == "table"
-    decided = select.decide(Config(), 2, False, told)
+    decided = select.decide(Config(), 2, False, table=told)
     short, long = decided["allreduce"]
     assert (short.up_to, short.algorithm) == (4096, "recursive_doubling")
     assert (long.algorithm, long.section_bytes) == ("tiled", 32768)
     assert "measured by smcoll tune" in long.reason
     assert long.evidence(100_000) == (2.0, 2.5)
     assert decided["bcast"][0].reason == "built-in default"
-    explicit = select.decide(Config(allreduce="all_read"), 2, False, told)["allreduce"]
+    explicit = select.decide(Config(allreduce="all_read"), 2, False, table=told)["allreduce"]
     assert [row.algorithm for row in explicit] == ["all_read"]
 
 

@@ -106,7 +106,7 @@ def gather(ranks: int) -> dict:
     settings = configuration.Config()
     crowded = launch.crowded(ranks)
     chosen = tables.for_ranks(settings, ranks, crowded)
-    rows_of = select.decide(settings, ranks, crowded, chosen)
+    rows_of = select.decide(settings, ranks, crowded, table=chosen)
     return {
         "versions": versions(),
         "mpi": mpi_facts(),
