@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from smcoll.atomics cimport load_acquire, store_release
 from smcoll.segment cimport (
-    MAX_BANKS, Layout, Line, bank_field,
+    MAX_BANKS, Layout, Line, Status, bank_field,
 )
 
 from smcoll.trees cimport TreeView
@@ -57,6 +57,7 @@ cdef struct BankCursor:
 cdef struct Team:
     char *base
     Layout layout
+    Status *status             # our own line of the control pages
     int rank, size
     # How to wait (agreed once per communicator).
     int spin
@@ -72,11 +73,11 @@ cdef struct Team:
     uint64_t proven[2][MAX_BANKS]   # [kind][bank]: last pass that all ranks let us write in
     # The current call.
     uint64_t signature, nbytes
-    int busy
     # Whom we wait for.
     const uint64_t *awaited
     uint64_t awaited_value
     int awaited_rank
+    bint wait_is_published     # Status.awaited says so
     # Who attends to everything else while we wait.
     void *attendant            # borrowed: barrier.Attendant
     PyThreadState *thread_state   # set while this call has released the GIL

@@ -6,8 +6,6 @@ import math
 import os
 from pathlib import Path
 
-import psutil
-
 CGROUP = Path("/sys/fs/cgroup")
 SHARED_MEMORY = "/dev/shm"
 
@@ -23,7 +21,8 @@ def identity() -> str:
 
 def allowed_cpus() -> list[int]:
     """The CPUs in this process's affinity mask."""
-    return sorted(psutil.Process().cpu_affinity())
+    # Not by way of /proc, which may be that of another PID namespace.
+    return sorted(os.sched_getaffinity(0))
 
 
 def _read_number(path: Path) -> int | None:
