@@ -1,9 +1,9 @@
 from cpython.pystate cimport PyThreadState
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from smcoll.atomics cimport load_acquire, store_release
+from smcoll.atomics cimport fence_acquire, load_acquire, store_release
 from smcoll.segment cimport (
-    MAX_BANKS, Layout, Line, Status, bank_field,
+    MAX_BANKS, Layout, Line, Published, Status, bank_field, published,
 )
 
 from smcoll.trees cimport TreeView
@@ -138,6 +138,18 @@ cdef inline bint reached(const uint64_t *flag, uint64_t value) noexcept nogil:
 # After its flag was acquired: is the line's owner in the same call as we are?
 cdef inline bint same_kind_of_call(const Team *team, const Line *line) noexcept nogil:
     return line.call == team.call and line.signature == team.signature
+
+
+# After a line of this call was acquired whose length is its owner's own: does the owner's published
+# call have as many bytes as ours? (An entry that was overwritten since tells nothing.)
+cdef inline bint agrees_on_bytes(const Team *team, int rank) noexcept nogil:
+    cdef Published *entry = published(&team.layout, team.base, rank, team.call)
+    cdef uint64_t nbytes
+    if load_acquire(&entry.call) != team.call:
+        return True
+    nbytes = entry.nbytes
+    fence_acquire()
+    return load_acquire(&entry.call) != team.call or nbytes == team.nbytes
 
 
 # Non-blocking: DONE when the owner of `line` has reached `value` in our call, AGAIN if not yet.

@@ -369,6 +369,8 @@ cdef class Engine:
             callers.setdefault(describe_call(*entry), []).append(rank)
         sides = sorted(callers.items(), key=lambda side: (len(side[1]), side[1]))
         text = ", ".join(f"{in_words(ranks)} called {what}" for what, ranks in sides)
+        if len(sides) == 2 and len(sides[1][1]) > 1:
+            text = f"{in_words(sides[0][1])} called {sides[0][0]}, the others {sides[1][0]}"
         return f"ranks disagree about collective number {call}: {text}"
 
     def pass_on_poison(self, int rank, where):

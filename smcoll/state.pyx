@@ -102,6 +102,7 @@ _report = Report()
 
 def _disown_all():
     # Parent and child would be one rank.
+    cdef State state
     for state in list(_live_states):
         if state.engine is not None:
             state.engine.disown()
@@ -126,8 +127,12 @@ def _end():
 
 def _who_waits():
     """For each communicator in use: its name and its ranks as ``Engine.observe`` sees them."""
-    return [(state.name, state.engine.rank, state.engine.observe()) for state in list(_live_states)
-            if state.engine is not None and not state.engine.closed]
+    cdef State state
+    observed = []
+    for state in list(_live_states):
+        if state.engine is not None and not state.engine.closed:
+            observed.append((state.name, state.engine.rank, state.engine.observe()))
+    return observed
 
 
 def _forget(comm, keyval, state):
