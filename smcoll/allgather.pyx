@@ -5,6 +5,7 @@ a rank really sends stands in its flag line; more than the receiver has room for
 there, less leaves the rest untouched.
 """
 
+from smcoll.atomics cimport load_relaxed
 from smcoll.barrier cimport (
     DONE, FAILED_MISMATCH, agrees_on_bytes, next_rank, publish_length, wait_line_with_length,
 )
@@ -38,6 +39,7 @@ cdef int allgather_inline(Team *team, Gathering *blocks) noexcept nogil:
     """Short blocks: an all-read exchange, the block in the flag's own lines."""
     cdef int parity, i, rank, status
     cdef Line *line
+    cdef size_t sent
     team.exchanges += 1
     parity = <int> (team.exchanges & 1)
     line = exchange_line(&team.layout, team.base, team.rank, parity)
@@ -53,9 +55,11 @@ cdef int allgather_inline(Team *team, Gathering *blocks) noexcept nogil:
         status = wait_line_with_length(team, line, team.exchanges, rank)
         if status != DONE:
             return status
-        if not same_call(team, blocks, rank, line.nbytes):
+        # Read once: the length that is checked is the one that is used (DESIGN rule 10).
+        sent = load_relaxed(&line.nbytes)
+        if not same_call(team, blocks, rank, sent):
             return FAILED_MISMATCH
-        unpack_next(&blocks.recv[rank], line.payload, room_for(blocks, rank, line.nbytes))
+        unpack_next(&blocks.recv[rank], line.payload, room_for(blocks, rank, sent))
     return DONE
 
 

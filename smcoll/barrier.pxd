@@ -1,11 +1,11 @@
 from cpython.pystate cimport PyThreadState
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from smcoll.atomics cimport fence_acquire, load_acquire, store_release
+from smcoll.atomics cimport fence_acquire, load_acquire, load_relaxed, store_release
+from smcoll.domains cimport DomainView
 from smcoll.segment cimport (
     MAX_BANKS, Layout, Line, Published, Status, bank_field, published,
 )
-
 from smcoll.trees cimport TreeView
 
 # What a wait or a step of an algorithm returns.
@@ -51,6 +51,7 @@ cdef enum:
 cdef struct BankCursor:
     int kind                   # which barrier fields: 0 data banks, 1 rooted inline banks
     int bank, slot
+    int in_use                 # slots of a bank that are used before the next bank; see use_segments
     uint64_t pass_
 
 # The state of one rank in one communicator. Private to the rank; what is shared is in the mapping.
@@ -59,6 +60,8 @@ cdef struct Team:
     Layout layout
     Status *status             # our own line of the control pages
     int rank, size
+    const DomainView *domains  # where the ranks lie
+    int *scratch               # room for two lists of ranks
     # How to wait (agreed once per communicator).
     int spin
     bint oversubscribed
@@ -118,6 +121,7 @@ cdef int wait_flag(Team *team, const uint64_t *flag, uint64_t value, int rank) n
 cdef int wait_awaited(Team *team) noexcept nogil
 cdef int attend(Team *team, int64_t waited) noexcept with gil
 cdef int attend_between_calls(Team *team) noexcept nogil
+cdef void use_segments(Team *team, int segments) noexcept nogil
 cdef int acquire_slot(Team *team, const BankCursor *cursor) noexcept nogil
 cdef int acquire_slot_waiting(Team *team, const BankCursor *cursor) noexcept nogil
 cdef int barrier_all_read(Team *team) noexcept nogil
@@ -147,7 +151,7 @@ cdef inline bint agrees_on_bytes(const Team *team, int rank) noexcept nogil:
     cdef uint64_t nbytes
     if load_acquire(&entry.call) != team.call:
         return True
-    nbytes = entry.nbytes
+    nbytes = load_relaxed(&entry.nbytes)
     fence_acquire()
     return load_acquire(&entry.call) != team.call or nbytes == team.nbytes
 
@@ -215,7 +219,7 @@ cdef inline void publish_length(const Team *team, Line *line, uint64_t value,
 # The next slot of a ring; the same on every rank.
 cdef inline void advance_cursor(const Layout *layout, BankCursor *cursor) noexcept nogil:
     cursor.slot += 1
-    if cursor.slot == layout.segments:
+    if cursor.slot >= cursor.in_use:
         cursor.slot = 0
         cursor.bank += 1
         if cursor.bank == layout.banks:
@@ -223,9 +227,13 @@ cdef inline void advance_cursor(const Layout *layout, BankCursor *cursor) noexce
             cursor.pass_ += 1
 
 
+cdef inline void release_bank(Team *team, const BankCursor *cursor) noexcept nogil:
+    store_release(bank_field(&team.layout, team.base, team.rank, cursor.kind, cursor.bank),
+                  cursor.pass_ + 1)
+
+
 # This rank is through with the slot under `cursor` (has read all that it will read there). Behind
 # a bank's last slot this starts the bank's nonblocking barrier (GS section 3).
 cdef inline void release_slot(Team *team, const BankCursor *cursor) noexcept nogil:
-    if cursor.slot == team.layout.segments - 1:
-        store_release(bank_field(&team.layout, team.base, team.rank, cursor.kind, cursor.bank),
-                      cursor.pass_ + 1)
+    if cursor.slot == cursor.in_use - 1:
+        release_bank(team, cursor)

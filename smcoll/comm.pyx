@@ -97,7 +97,8 @@ class Collectives(Reductions, Movement, Objects):
         if inline:
             parameters["inline"] = True
         elif collective != "barrier":
-            parameters.update(section_bytes=row.section_bytes, pipelined=row.pipelined)
+            parameters.update(section_bytes=row.section_bytes, segments=row.segments,
+                              pipelined=row.pipelined)
         return Explanation(collective, nbytes, "shared memory", row.algorithm, parameters,
                            row.reason)
 

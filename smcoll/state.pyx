@@ -13,7 +13,7 @@ from smcoll.engine cimport Engine
 
 from smcoll import progress, waiting_report
 from smcoll.config import Config
-from smcoll.errors import Error, SegmentError
+from smcoll.errors import Error, SegmentError, TopologyError
 from smcoll.establish import establish
 from smcoll.report import Report
 
@@ -45,7 +45,7 @@ cdef class State:
         self.in_set_up = True
         try:
             self.engine, self.config, self.reason = establish(comm, self.config)
-        except SegmentError:
+        except (SegmentError, TopologyError):
             raise                  # all ranks alike: the next call tries again
         except BaseException as error:
             self.failure = ("this communicator can't be used: its set-up ended on this rank with "
