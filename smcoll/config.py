@@ -115,6 +115,13 @@ def _algorithm(collective: str):
     return convert
 
 
+def _table(value) -> str:
+    if not isinstance(value, (str, os.PathLike)) or not str(value).strip():
+        raise ValueError(f"{value!r} is neither auto, off nor a file")
+    text = str(value).strip()
+    return text.lower() if text.lower() in ("auto", "off") else text
+
+
 def _setting(default, convert, unit: str, doc: str):
     # None stands for "not given": an explicit value wins over the environment even if it is the
     # same as the default.
@@ -152,6 +159,9 @@ class Config:
         "auto", _algorithm("reduce_scatter"), "", "Reduce_scatter algorithm by name")
     scatter: str = _setting(
         "auto", _algorithm("scatter"), "", "Scatter and Scatterv algorithm by name")
+    table: str = _setting(
+        "auto", _table, "", "decision table of smcoll tune: auto (this user's, of this machine), "
+        "off, or a file")
     pipeline: bool = _setting(
         True, _boolean, "",
         "sections of a large vector overlap in successive segments; off: one after the other, "

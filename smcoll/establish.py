@@ -18,7 +18,7 @@ import zlib
 import numpy
 from mpi4py import MPI
 
-from . import kernels, node, progress, select
+from . import kernels, node, progress, select, tables
 from .config import Config
 from .engine import Engine
 from .errors import SegmentError, TopologyError, WaitTimeout
@@ -171,6 +171,9 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
         max(fact["others"] for fact in facts),
     )
     progress.start()
+    # Rank 0 alone reads a table: others may see other files.
+    table = tables.for_ranks(config, size, oversubscribed) if rank == 0 else None
+    table = gather(comm, {"table": table})[0]["table"]
     engine = None
 
     def make_engine() -> None:
@@ -178,7 +181,8 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
         engine = Engine(mapping, config, rank, size, oversubscribed,
                         min(fact["instructions"] for fact in facts), progress.poke, budget,
                         places=[fact["place"] for fact in facts])
-        engine.use(select.decide(config, size, oversubscribed, len(engine.domains)))
+        engine.use(select.decide(config, size, oversubscribed, len(engine.domains),
+                                 table))
 
     # Agreed, too: nobody may look at our words before they have their first values.
     problem = attempt(comm, make_engine)

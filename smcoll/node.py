@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import platform
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -24,6 +25,16 @@ def _boot_id() -> str:
     path = Path("/proc/sys/kernel/random/boot_id")
     # In a sandbox without it: the host name alone has to tell.
     return path.read_text().strip() if path.exists() else "unknown"
+
+
+def processor() -> str:
+    """The processor's name as /proc/cpuinfo has it, else the kind of machine."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def allowed_cpus() -> list[int]:

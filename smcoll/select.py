@@ -1,12 +1,14 @@
 """Which algorithm, radices and section size for (collective, bytes, ranks). Knows nothing of MPI.
 
-Order of authority (DESIGN section 9): an explicit setting, then the built-in defaults below. The
-result is a table per collective, made once per communicator on every rank from rank 0's settings,
-so that all ranks choose alike.
+Order of authority (DESIGN section 9): an explicit setting; a decision table that `smcoll tune`
+measured for this number of ranks; the performance model with the parameters that it measured; the
+built-in defaults below. The result is a table per collective, made once per communicator on every
+rank from rank 0's settings and table, so that all ranks choose alike.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from .algos import ALGORITHMS, IN_RANK_ORDER, RADICES
@@ -31,6 +33,24 @@ class Decision:
     pipelined: bool
     reason: str
     arity: int = 2             # LHS's n: its best, by their model and measurements
+    points: tuple = ()         # what was measured: (bytes, predicted µs or None, measured µs)
+
+    def evidence(self, nbytes: int) -> tuple[float | None, float | None]:
+        """(predicted, measured) µs of the measured size that is nearest, None where there is none.
+
+        A model's own row has predictions, and measurements only of other numbers of ranks: none.
+        """
+        if not self.points:
+            return None, None
+        nearest = min(self.points, key=lambda point: abs(
+            math.log((point[0] + 1) / (nbytes + 1))))
+        return nearest[1], nearest[2]
+
+
+# Dissemination gives ranks results that differ in their last bits (DESIGN rule 7): by name only.
+NEVER_BY_ITSELF = {("allreduce", "dissemination")}
+REASONS = {"table": "decision table measured by smcoll tune",
+           "model": "performance model with this machine's parameters"}
 
 
 def across_domains(collective: str) -> list[tuple[int, str, int, int]]:
@@ -98,8 +118,12 @@ def default_radix(ranks: int, oversubscribed: bool) -> int:
 
 
 def decide(config, ranks: int, oversubscribed: bool,
-           domains: int = 1) -> dict[str, list[Decision]]:
-    """The decision tables of a communicator."""
+           domains: int = 1, table: dict | None = None) -> dict[str, list[Decision]]:
+    """The decision tables of a communicator.
+
+    ``domains``: how many parts of the hardware its ranks lie in. ``table``: what
+    ``tables.for_ranks`` gave on rank 0.
+    """
     tables = {}
     radix = default_radix(ranks, oversubscribed)
     for collective, names in ALGORITHMS.items():
@@ -126,7 +150,25 @@ def decide(config, ranks: int, oversubscribed: bool,
             )
             for up_to, name, section, segments in rows
         ]
+        if wanted == "auto" and table is not None and collective in table["rows"]:
+            usual = tables[collective][-1]
+            tables[collective] = [
+                measured_row(usual, config, names, row, REASONS[table["source"]])
+                for row in table["rows"][collective]]
     return tables
+
+
+def measured_row(usual: Decision, config, names: tuple[str, ...], row: list,
+                 reason: str) -> Decision:
+    """A row of a table or of the model. Radices that were set count; what the row does not say is
+    that of the default for long messages, with which it was measured.
+    """
+    up_to, name, fan_in, fan_out, section, points = row
+    return replace(
+        usual, up_to=up_to, algorithm=name, number=names.index(name),
+        fan_in=config.fan_in or fan_in, fan_out=config.fan_out or fan_out,
+        section_bytes=min(section, config.segment_size), reason=reason,
+        points=tuple(tuple(point) for point in points))
 
 
 def decision_for(tables: dict[str, list[Decision]], collective: str, nbytes: int) -> Decision:

@@ -148,9 +148,10 @@ def test_operations_that_do_not_commute(comm_world):
                 with pytest.raises(ValueError, match="does not combine operands in rank order"):
                     comm.Allreduce(mine, result, keep_left)
     for name in STAGED:
-        with placed(domains), smcoll.Comm(comm_world, smcoll.Config(reduce_scatter=name)) as comm:
-            with pytest.raises(ValueError, match="does not combine operands in rank order"):
-                comm.Reduce_scatter_block(mine, result[:1000], keep_left)
+        with (placed(domains),
+              smcoll.Comm(comm_world, smcoll.Config(reduce_scatter=name)) as comm,
+              pytest.raises(ValueError, match="does not combine operands in rank order")):
+            comm.Reduce_scatter_block(mine, result[:1000], keep_left)
     keep_left.Free()
     assert ranks == 3
 
