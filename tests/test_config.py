@@ -57,7 +57,7 @@ INVALID = {
     "reduce_scatter": ["tiled"],
     "scatter": ["one_stage"],
     "pipeline": ["perhaps", "2"],
-    "table": ["", 3],
+    "table": [""],
     "inline_size": ["1G", "-5"],
     "rooted_inline_size": ["1G", "-5"],
     "stream_size": ["0", "2G", "wide"],
