@@ -65,9 +65,13 @@ cdef class Engine:
     cdef bint unusable         # failed or closed
     cdef bint warned
     cdef int blamed
+    cdef int64_t looked_at_all     # when a wait last looked at all ranks' lives (monotonic ns)
     cdef object budget
     cdef object __weakref__
 
+    cdef bint has_left(self, int rank)
+    cdef bint has_died(self, int rank)
+    cdef bint owes_us(self, int rank, int awaited)
     cdef Tree tree(self, int radix)
     cdef Plan plan(self, int collective, decision)
     cdef Plan overridden(self, collective, size_t nbytes, algorithm, fan_in, fan_out,
