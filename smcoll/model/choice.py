@@ -35,7 +35,7 @@ def rows(content: dict, ranks: int, config) -> dict[str, list[dict]]:
 
 def _choose(collective: str, here: machine.Machine, config) -> list[dict] | None:
     """Rows by size; None where the default is nowhere much slower than the best prediction."""
-    defaults = select.decide(config, here.ranks, False)
+    defaults = select.decide(config, here.ranks, False, here.s)
     picked = []
     for nbytes in SIZES:
         usual = select.decision_for(defaults, collective, nbytes)

@@ -201,13 +201,13 @@ def default_of(rows: list[dict], decisions: list, nbytes: int) -> dict | None:
     return min(candidates, key=distance, default=None)
 
 
-def mark(rows: list[dict], config, ranks: int, oversubscribed: bool) -> None:
+def mark(rows: list[dict], config, ranks: int, oversubscribed: bool, domains: int = 1) -> None:
     """Sets ``best``, ``default`` and ``chosen`` on the rows of one number of ranks.
 
     Chosen is the default where it is within 5 % of the best, else what the next smaller size has
     where that is, else the best.
     """
-    decisions = select.decide(config, ranks, oversubscribed)
+    decisions = select.decide(config, ranks, oversubscribed, domains)
     points: dict[tuple, list[dict]] = {}
     for row in rows:
         row.update(best=False, default=False, chosen=False)
