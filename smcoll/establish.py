@@ -21,6 +21,10 @@ from .config import Config
 from .engine import Engine
 from .errors import SegmentError
 from .memory import budget
+from .nodes.network import Network, hidden_communicator
+from .nodes.placement import Placement
+from .nodes.span import Span
+from .nodes.spanning import SpanningEngine
 from .segment import NONCE_BYTES, Mapping, remove_stale
 
 _RECORD_BYTES = 4096
@@ -58,12 +62,12 @@ def attempt(comm: MPI.Intracomm, step) -> str | None:
     return next((text for text in problems if text is not None), None)
 
 
-def ranks_on_node(size: int) -> int:
+def ranks_on_node(at_least: int) -> int:
     """Ranks of the whole job on this node, as the launcher says, else of COMM_WORLD."""
     for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
         if os.environ.get(name, "").isdigit():
-            return max(size, int(os.environ[name]))
-    return max(size, MPI.Intracomm(MPI.COMM_WORLD).Get_size())
+            return max(at_least, int(os.environ[name]))
+    return max(at_least, MPI.Intracomm(MPI.COMM_WORLD).Get_size())
 
 
 def _cpus_of(mask: int) -> frozenset[int]:
@@ -78,50 +82,89 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
     rank, size = comm.Get_rank(), comm.Get_size()
     if size == 1:
         return None, config, "one rank"
-    local = ranks_on_node(size)
     facts = gather(comm, {
         "node": node.identity(),
         "cpus": hex(sum(1 << cpu for cpu in node.allowed_cpus())),
         "quota": min(node.cpu_quota(), 1e6),
-        "others": local - size,
+        "job": ranks_on_node(1),
         "instructions": len(kernels.instruction_sets()) - 1,
         "config": dataclasses.asdict(config) if rank == 0 else None,
-        "nonce": os.urandom(NONCE_BYTES).hex() if rank == 0 else None,
+        "nonce": os.urandom(NONCE_BYTES).hex(),
     })
     config = Config(**facts[0]["config"])
-    nonce = bytes.fromhex(facts[0]["nonce"])
     if config.disable:
         return None, config, "disabled by its settings"
-    if len({fact["node"] for fact in facts}) > 1:
+    instructions = min(fact["instructions"] for fact in facts)
+    place = Placement([fact["node"] for fact in facts])
+    if place.nodes == 1:
+        engine, problem = _node_engine(comm, config, facts, instructions)
+    elif config.across_nodes:
+        engine, problem = _spanning_engine(comm, config, facts, instructions, place)
+    else:
         return None, config, "its ranks are on several nodes"
-
-    mapping = Mapping(rank, size, config)
-    control = mapping.control_bytes
-    budget.set_limit(config.budget, local)
-    problem = _build(comm, mapping, nonce, control)
-    if problem is not None:
-        mapping.close()
+    if engine is None:
         if config.strict:
             raise SegmentError(f"no shared memory segment: {problem}")
         if rank == 0:
             print(f"smcoll: no shared memory segment ({problem}); "
                   f"the {size} ranks of this communicator use MPI", file=sys.stderr, flush=True)
         return None, config, f"no segment: {problem}"
+    if config.eager:
+        engine.reserve_data()
+    if place.nodes == 1:
+        return engine, config, "shared memory"
+    return engine, config, f"shared memory on each of {place.nodes} nodes, messages between them"
 
+
+def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
+                 instructions: int) -> tuple[Engine | None, str | None]:
+    """The engine of ranks that are all on this node, or None and why not; alike on all of them."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    mapping = Mapping(rank, size, config)
+    control = mapping.control_bytes
+    local = max(size, max(fact["job"] for fact in facts))
+    budget.set_limit(config.budget, local)
+    problem = _build(comm, mapping, bytes.fromhex(facts[0]["nonce"]), control)
+    if problem is not None:
+        mapping.close()
+        return None, problem
     oversubscribed = node.outnumbered(
         [_cpus_of(int(fact["cpus"], 16)) for fact in facts],
         min(fact["quota"] for fact in facts),
-        max(fact["others"] for fact in facts),
+        local - size,
     )
     progress.start()
-    engine = Engine(mapping, config, rank, size, oversubscribed,
-                    min(fact["instructions"] for fact in facts), progress.poke, budget)
+    engine = Engine(mapping, config, rank, size, oversubscribed, instructions, progress.poke,
+                    budget)
     engine.use(select.decide(config, size, oversubscribed))
     # Nobody may look at our words before they have their first values.
     gather(comm, {"ready": True})
-    if config.eager:
-        engine.reserve_data()
-    return engine, config, "shared memory"
+    return engine, None
+
+
+def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instructions: int,
+                     place: Placement) -> tuple[Engine | None, str | None]:
+    """The engine of ranks on several nodes; if one node can't have its segment, none has."""
+    rank = comm.Get_rank()
+    mine = place.node_of[rank]
+    hidden = hidden_communicator(comm)
+    neighbours = MPI.Intracomm.Split(comm, mine, rank)
+    engine, problem = _node_engine(neighbours, config, [facts[peer] for peer in place.members[mine]],
+                                   instructions)
+    neighbours.Free()
+    records = gather(comm, {"problem": problem, "tag": hidden.next_tag})
+    problem = next((record["problem"] for record in records if record["problem"]), None)
+    if problem is not None:
+        if engine is not None:
+            engine.close()
+        return None, problem
+    tag = hidden.take_tags(max(record["tag"] for record in records))
+    span = Span(engine, Network(hidden.comm, tag, engine, place), place, config, rank)
+    spanning = SpanningEngine(None, config, rank, comm.Get_size(), engine.oversubscribed,
+                              instructions, progress.poke, budget)
+    spanning.attach(span)
+    spanning.use(select.decide(config, comm.Get_size(), engine.oversubscribed))
+    return spanning, None
 
 
 def _build(comm, mapping: Mapping, nonce: bytes, control: int) -> str | None:

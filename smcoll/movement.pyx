@@ -10,7 +10,6 @@ cimport cython
 from mpi4py import MPI
 
 from libc.stdint cimport int64_t
-from libc.stdlib cimport free, malloc
 
 from smcoll.barrier cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLTOALL, COLLECTIVE_BCAST, COLLECTIVE_GATHER,
@@ -24,6 +23,7 @@ from smcoll.buffers cimport Message, Specification, parse, plain_array
 from smcoll.cursor cimport Cursor, Runs, copy_message, pack_next, start_cursor, unpack_next
 from smcoll.datatypes cimport Typemap, typemap_of
 from smcoll.engine cimport CARRIED_OUT, USE_MPI, Engine, stream_signature
+from smcoll.messages cimport Gathered, Messages
 from smcoll.state cimport check_root, engine_of, own_mpi
 from smcoll.streams cimport Transfer
 
@@ -339,50 +339,6 @@ cdef allgather(comm, parser parse_sides, sendbuf, recvbuf, str method):
         return engine.through_mpi("allgather", partial(nonblocking(method), comm, sendbuf, recvbuf),
                                   nbytes=gathered.all.longest)
     check_truncated(gathered.all.truncated)
-
-
-@cython.freelist(4)
-cdef class Messages:
-    """The messages of one call: its own, whatever calls a signal handler tries meanwhile."""
-
-    def __cinit__(self, int ranks):
-        self.outgoing = <Transfer *> malloc(ranks * sizeof(Transfer))
-        self.incoming = <Transfer *> malloc(ranks * sizeof(Transfer))
-        if self.outgoing == NULL or self.incoming == NULL:
-            raise MemoryError
-
-    def __dealloc__(self):
-        free(self.outgoing)
-        free(self.incoming)
-
-
-@cython.freelist(4)
-cdef class Gathered:
-    """The blocks of an Allgather and the memory that describes them."""
-
-    def __cinit__(self, int ranks):
-        self.block = <size_t *> malloc(ranks * sizeof(size_t))
-        self.cursors = <Cursor *> malloc(ranks * sizeof(Cursor))
-        if self.block == NULL or self.cursors == NULL:
-            raise MemoryError
-        self.all.block = self.block
-        self.all.recv = self.cursors
-        self.all.longest = 0
-        self.all.in_place = True
-        self.all.truncated = 0
-
-    def __dealloc__(self):
-        free(self.block)
-        free(self.cursors)
-
-    cdef void room(self, int rank, char *address, size_t nbytes, const Runs *runs):
-        self.block[rank] = nbytes
-        self.all.longest = max(self.all.longest, nbytes)
-        start_cursor(&self.cursors[rank], address, runs, nbytes)
-
-    cdef void contribute(self, char *address, size_t nbytes, const Runs *runs):
-        self.all.send_bytes = nbytes
-        start_cursor(&self.all.send, address, runs, nbytes)
 
 
 cdef list gather_counts(Engine engine, int64_t mine):

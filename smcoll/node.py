@@ -13,12 +13,16 @@ SHARED_MEMORY = "/dev/shm"
 
 
 def identity() -> str:
-    """Equal on two processes that run under one kernel with one host name."""
+    """Equal on two processes that run under one kernel with one host name.
+
+    ``SMCOLL_NODE`` tells further nodes apart: containers that look alike and share no memory, or
+    pretended nodes in tests.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         boot = "unknown"
-    return f"{os.uname().nodename} {boot}"
+    return f"{os.uname().nodename} {boot} {os.environ.get('SMCOLL_NODE', '')}".rstrip()
 
 
 def allowed_cpus() -> list[int]:

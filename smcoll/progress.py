@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import weakref
 
 from mpi4py import MPI
 
@@ -20,6 +21,7 @@ _request = None
 _buffer = bytearray(1)
 _finalize_keyval = None
 _owner_process = None
+_to_close = weakref.WeakSet()
 
 
 def start() -> None:
@@ -38,9 +40,17 @@ def start() -> None:
         atexit.register(stop)
 
 
+def close_before_stop(owner) -> None:
+    """Call ``owner.close()`` before MPI ends, if it is still alive then."""
+    _to_close.add(owner)
+
+
 def stop() -> None:
     """Cancel the receive and free its communicator; pokes do nothing from here on."""
     global _communicator, _request
+    if os.getpid() == _owner_process:
+        for owner in list(_to_close):
+            owner.close()
     with _lock:
         request, _request = _request, None
         communicator, _communicator = _communicator, None
