@@ -59,9 +59,7 @@ cdef class SpanningEngine(Engine):
         """Whether there is a composition for this call; a function of what is agreed."""
         if collective in (COLLECTIVE_SCAN, COLLECTIVE_EXSCAN):
             return self.span.place.in_rank_order
-        if operands.operation != NULL and may_not_commute(operands.operation):
-            return self.span.place.in_rank_order
-        return True
+        return self.span.place.in_rank_order or not needs_order(collective, operands)
 
     cdef bint holds(self, const Plan *plan, size_t element) noexcept:
         return 2 * element * <size_t> <int> self.span.place.most <= SMALLEST_SECTION
@@ -72,9 +70,7 @@ cdef class SpanningEngine(Engine):
             return False
         if collective in (COLLECTIVE_BCAST, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_REDUCE,
                           COLLECTIVE_ALLREDUCE):
-            if operands.operation != NULL and may_not_commute(operands.operation):
-                return True
-            return (operands.nbytes > <size_t> self.config.rooted_inline_size
+            return (needs_order(collective, operands) or operands.nbytes > <size_t> self.config.rooted_inline_size
                     or self.config.reduce != "auto" or self.config.bcast != "auto")
         return True
 
@@ -182,7 +178,7 @@ cdef class SpanningEngine(Engine):
         reduction.unit = operands.element_size
         reduction.operation = operands.operation
         reduction.internal = False
-        reduction.ordered = operands.operation != NULL and may_not_commute(operands.operation)
+        reduction.ordered = needs_order(collective, operands)
         if collective == COLLECTIVE_ALLREDUCE:
             reducing.allreduce(self.span, &reduction)
         elif collective == COLLECTIVE_BCAST or collective == COLLECTIVE_OBJECT_BCAST:
@@ -326,8 +322,14 @@ cdef class SpanningEngine(Engine):
         self.span.network.close()
 
 
-cdef bint may_not_commute(const Operation *operation) except -1:
-    """Kernels are MPI's own operations, which all commute."""
-    if operation.kernel != NULL:
+cdef bint needs_order(int collective, const Operands *operands) except -1:
+    """Whether operands must be combined in rank order.
+
+    Kernels are MPI's own operations, which all commute. Who moves data only has no operation.
+    """
+    if collective not in (COLLECTIVE_REDUCE, COLLECTIVE_ALLREDUCE, COLLECTIVE_REDUCE_SCATTER,
+                          COLLECTIVE_SCAN, COLLECTIVE_EXSCAN):
         return False
-    return not (<LocalReduction> operation.context).op.Is_commutative()
+    if operands.operation.kernel != NULL:
+        return False
+    return not (<LocalReduction> operands.operation.context).op.Is_commutative()
