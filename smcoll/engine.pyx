@@ -430,8 +430,8 @@ cdef class Engine:
         if reason == POISON_MISMATCH:
             return MismatchError, self.explain_mismatch(call)
         if reason == POISON_PEER_DEAD:
-            return PeerError, (f"rank {self.name(blamed)} has died, as rank {self.name(rank)} found, "
-                               f"during {where}")
+            return PeerError, (f"rank {self.name(blamed)} has died, as rank {self.name(rank)} "
+                               f"found, during {where}")
         entry = self.published_call(rank, call)
         what = "a collective" if entry is None else describe_call(*entry)
         if reason == POISON_TIMEOUT:

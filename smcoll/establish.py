@@ -149,8 +149,8 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
     mine = place.node_of[rank]
     hidden = hidden_communicator(comm)
     neighbours = MPI.Intracomm.Split(comm, mine, rank)
-    engine, problem = _node_engine(neighbours, config, [facts[peer] for peer in place.members[mine]],
-                                   instructions)
+    here = [facts[peer] for peer in place.members[mine]]
+    engine, problem = _node_engine(neighbours, config, here, instructions)
     neighbours.Free()
     records = gather(comm, {"problem": problem, "tag": hidden.next_tag})
     problem = next((record["problem"] for record in records if record["problem"]), None)

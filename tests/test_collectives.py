@@ -94,7 +94,8 @@ class Caller:
         self.comm = comm
         engine = comm.engine
         self.by_name = None
-        if name != "auto" and engine is not None:
+        spans_nodes = hasattr(engine, "span")         # such an engine takes no names by the call
+        if name != "auto" and engine is not None and not spans_nodes:
             options = {"algorithm": name}
             if radix is not None:
                 options |= dict.fromkeys(smcoll.algos.RADICES.get((collective, name), ()), radix)

@@ -5,7 +5,7 @@ MPI does not promise that of its own Allreduce, so these are made of messages.
 
 from libc.string cimport memcpy
 
-from smcoll.nodes.network cimport Network, Parcel
+from smcoll.nodes.network cimport Network
 from smcoll.nodes.span cimport Reduction, Span, combine
 
 

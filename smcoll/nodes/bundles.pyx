@@ -10,14 +10,13 @@ A bundle is a series of items: source, destination, length, and the bytes of a s
 
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
 from smcoll.barrier cimport (
     COLLECTIVE_GATHER, COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_SCATTER, COLLECTIVE_SCATTER,
 )
-from smcoll.cursor cimport Cursor, pack_next, start_cursor, unpack_next
+from smcoll.cursor cimport pack_next, start_cursor, unpack_next
 from smcoll.nodes.network cimport Network, Parcel
 from smcoll.nodes.span cimport Span
 from smcoll.streams cimport Transfer
@@ -146,7 +145,7 @@ cdef class _Call:
         return [grown[local] for local in sources]
 
     cdef list bundles(self):
-        """What this rank sends to other nodes: (node, bundle), its neighbours' messages included."""
+        """(node, bundle) of what this rank sends to other nodes, its neighbours' included."""
         cdef Span span = self.span
         cdef list items = self.own_items(), result = []
         cdef dict packets = {}
@@ -302,7 +301,7 @@ cdef list items_of(bytes packet):
 
 cdef int exchange(Span span, int collective, int root, Transfer *outgoing, int sends,
                   Transfer *incoming, int receives, list grown) except -1:
-    """All messages of one call; returns how many were truncated. Arguments: ``Engine.exchange_``."""
+    """All messages of one call, as ``Engine.exchange_``; returns how many were truncated."""
     cdef _Call call = _Call.__new__(_Call)
     cdef Network network = span.network
     cdef Parcel parcel

@@ -78,7 +78,6 @@ cdef int allgather_bundled(Span span, Gathering *blocks) except -1:
     cdef size_t *begin = lengths + 2 * span.size
     cdef int node, rank, i
     cdef char *table
-    cdef Cursor cursor
     cdef list parcels = []
     if lengths == NULL:
         raise MemoryError
@@ -166,7 +165,6 @@ cdef int allgather_paired(Span span, Gathering *blocks) except -1:
     cdef Network network = span.network
     cdef int node, rank, round_, rounds = 0, local
     cdef size_t nbytes = blocks.send_bytes
-    cdef Parcel parcel
     cdef list sent = [], arriving = [], assigned = [[] for _ in range(span.locals)]
     cdef char *own = blocks.send.address
     cdef char *place

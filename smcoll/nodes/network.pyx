@@ -258,7 +258,7 @@ cdef class Network:
         kind = type(error).__name__ if type(error).__name__ in _KINDS else "PeerError"
         text = str(error) if isinstance(error, Error) else (
             f"rank {mine} gave the communicator up: {type(error).__name__}")
-        told = json.dumps({"kind": kind, "text": text[:ALARM // 8], "blamed": mine}).encode()[:ALARM]
+        told = json.dumps({"kind": kind, "text": text[:ALARM // 8], "blamed": mine}).encode()
         for node in range(self.place.nodes):
             if node != self.place.node_of[mine]:
                 peer = self.place.counterpart(mine, node)

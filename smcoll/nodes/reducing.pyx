@@ -4,12 +4,11 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from smcoll.barrier cimport COLLECTIVE_EXSCAN, COLLECTIVE_SCAN
-from smcoll.allgather cimport Gathering
 from smcoll.cursor cimport start_cursor
 from smcoll.kernels cimport OP_SUM, TYPE_INT8, Operation
 from smcoll.messages cimport Gathered
 from smcoll.nodes.between cimport allreduce_between
-from smcoll.nodes.network cimport Network, Parcel
+from smcoll.nodes.network cimport Network
 from smcoll.nodes.placement import neighbours
 from smcoll.nodes.span cimport Reduction, Span, combine
 from smcoll.streams cimport Transfer
@@ -292,10 +291,10 @@ cdef class _SlicedSections:
 
     cdef int spread_in_node(self, size_t k) except -1:
         """Every rank gets everybody's slice of section ``k``."""
-        cdef Blocks blocks = self.cut(k)
         cdef Gathered gathered = Gathered(self.span.locals)
         cdef char *place = self.reduction.recv + k * self.section
         cdef int local
+        self.cut(k)
         for local in range(self.span.locals):
             gathered.room(local, place + self.begin[local],
                           self.begin[local + 1] - self.begin[local], NULL)
@@ -356,7 +355,7 @@ cdef int reduce_scatter(Span span, const Reduction *reduction, const Blocks *blo
     cdef char *own
     cdef char *result
     cdef char *arrivals
-    cdef list parcels = [], arrived = []
+    cdef list parcels = []
     cdef Transfer *outgoing = NULL
     cdef Transfer incoming
     if part == NULL or begin == NULL:

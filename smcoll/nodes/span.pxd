@@ -28,7 +28,7 @@ cdef class Span:
     cdef int rank, size            # in the communicator
     cdef int nodes, mine           # how many nodes, and which is this one
     cdef int local, locals         # this rank among those of its node
-    cdef uint64_t signature, total # of the current call
+    cdef uint64_t signature, total   # of the current call
     cdef int stage
     cdef list scratches
     cdef Plan fan_in               # of what is internal

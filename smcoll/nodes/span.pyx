@@ -1,4 +1,4 @@
-"""What the compositions are made of: stages in this node's shared memory, and its place among nodes.
+"""What the compositions are made of: stages in this node's memory, and its place among nodes.
 
 A stage is a collective of the node's engine. All stages of a call carry the call's signature, with
 the stage's number in it, and its bytes in all, so that ranks that disagree are found as usual.

@@ -70,7 +70,8 @@ cdef class SpanningEngine(Engine):
             return False
         if collective in (COLLECTIVE_BCAST, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_REDUCE,
                           COLLECTIVE_ALLREDUCE):
-            return (needs_order(collective, operands) or operands.nbytes > <size_t> self.config.rooted_inline_size
+            return (needs_order(collective, operands)
+                    or operands.nbytes > <size_t> self.config.rooted_inline_size
                     or self.config.reduce != "auto" or self.config.bcast != "auto")
         return True
 
