@@ -291,7 +291,7 @@ cdef class Engine:
             error = self.attendant.take_failure()
             if isinstance(error, Error):
                 # From another node, whose ranks have no word in this segment.
-                self.give_up(error, team.rank)
+                self.give_up(error, team.size + error.blamed)
                 raise error
             self.poison(POISON_EXCEPTION, team.rank)
             self.failure = (Error, f"rank {self.name(team.rank)} was interrupted in {where}: "
@@ -335,6 +335,12 @@ cdef class Engine:
             self.poison(reasons.get(type(error), POISON_EXCEPTION), blamed)
             self.failure = (type(error), str(error))
             self.unusable = True
+
+    def blames(self):
+        """Whom this rank gave up for, as in ``name``; itself where it was nobody's fault."""
+        cdef Status *status = status_of(&self.team.layout, self.team.base, self.team.rank)
+        blamed = <int> status.poison_rank
+        return self.name(blamed if blamed >= 0 else self.team.rank)
 
     def name(self, int rank):
         """A rank of this engine as the communicator's user numbers it.

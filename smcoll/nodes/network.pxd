@@ -38,6 +38,7 @@ cdef class Network:
     cdef list stagings
     cdef list waiting              # parcels of the wait that this rank is in
     cdef object error
+    cdef int owner_process
     cdef uint64_t call, signature, total
     cdef readonly uint64_t messages, message_bytes
     cdef object __weakref__

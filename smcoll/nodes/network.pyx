@@ -9,6 +9,7 @@ each has tags of its own. It lasts until the program ends, since freeing it woul
 """
 
 import json
+import os
 
 from mpi4py import MPI
 
@@ -138,6 +139,7 @@ cdef class Network:
         self.node = node
         self.place = place
         self.stagings = []
+        self.owner_process = os.getpid()
         self.alarm_text = bytearray(ALARM)
         self.alarm = comm.Irecv(self.alarm_text, MPI.ANY_SOURCE, tag + 2)
         progress.close_before_stop(self)
@@ -249,16 +251,16 @@ cdef class Network:
         """The same for the watch of a wait in shared memory."""
         self.check_alarm()
 
-    def sound_alarm(self, error, int mine):
-        """Tell the other nodes that this rank gave up, and why: its counterpart on each.
+    def sound_alarm(self, error, int mine, int blamed):
+        """Tell the other nodes, its counterpart on each, that this rank gave up, and for whom.
 
-        Those tell their own nodes in shared memory. Each rank tells the first that it hears of
-        only, so that the alarm goes round once.
+        Those tell their own nodes in shared memory. A rank gives up once, so the alarm goes round
+        once.
         """
         kind = type(error).__name__ if type(error).__name__ in _KINDS else "PeerError"
         text = str(error) if isinstance(error, Error) else (
             f"rank {mine} gave the communicator up: {type(error).__name__}")
-        told = json.dumps({"kind": kind, "text": text[:ALARM // 8], "blamed": mine}).encode()
+        told = json.dumps({"kind": kind, "text": text[:ALARM // 8], "blamed": blamed}).encode()
         for node in range(self.place.nodes):
             if node != self.place.node_of[mine]:
                 peer = self.place.counterpart(mine, node)
@@ -267,7 +269,8 @@ cdef class Network:
     def close(self):
         """Nothing is expected any more. Local."""
         alarm, self.alarm = self.alarm, None
-        if alarm is not None and not MPI.Is_finalized():
+        # A forked child must leave its parent's MPI alone.
+        if alarm is not None and os.getpid() == self.owner_process and not MPI.Is_finalized():
             alarm.Cancel()
             alarm.Wait()
 

@@ -150,7 +150,7 @@ cdef class SpanningEngine(Engine):
             self.node.team.size + getattr(error, "blamed", self.team.rank))
         self.failure = self.node.failure or (Error, str(error))
         if not MPI.Is_finalized():
-            self.span.network.sound_alarm(error, self.team.rank)
+            self.span.network.sound_alarm(error, self.team.rank, self.node.blames())
 
     cdef int carry_out(self, int collective, uint64_t signature, const Operands *operands,
                        const Plan *plan, void *details) except -1:
@@ -277,7 +277,8 @@ cdef class SpanningEngine(Engine):
         for row in rows:
             row["algorithm"] = "across nodes"
             row["path"] = "shared memory and network"
-        return rows + [row for row in self.node.stats() if row["path"] == "MPI"]
+        return rows + [row | {"reason": "its placement on the nodes, its elements, or memory"}
+                       for row in self.node.stats() if row["path"] == "MPI"]
 
     @property
     def bytes_mapped(self):
@@ -305,7 +306,8 @@ cdef class SpanningEngine(Engine):
             self.node.abandon()
             self.failure = self.node.failure
             self.span.network.sound_alarm(
-                Error(f"rank {self.team.rank} abandoned the communicator"), self.team.rank)
+                Error(f"rank {self.team.rank} abandoned the communicator"), self.team.rank,
+                self.team.rank)
 
     def close(self):
         """Say that we left, and unmap. Local."""
