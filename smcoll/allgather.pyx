@@ -5,6 +5,7 @@ a rank really sends stands in its flag line; more than the receiver has room for
 there, less leaves the rest untouched.
 """
 
+from smcoll.atomics cimport load_relaxed
 from smcoll.barrier cimport DONE, next_rank, publish_length, wait_line_with_length
 from smcoll.cursor cimport pack_next, unpack_next
 from smcoll.pipeline cimport (
@@ -42,7 +43,9 @@ cdef int allgather_inline(Team *team, Gathering *blocks) noexcept nogil:
         status = wait_line_with_length(team, line, team.exchanges, rank)
         if status != DONE:
             return status
-        unpack_next(&blocks.recv[rank], line.payload, room_for(blocks, rank, line.nbytes))
+        # Read once: the length that is checked is the one that is used (DESIGN rule 10).
+        unpack_next(&blocks.recv[rank], line.payload,
+                    room_for(blocks, rank, load_relaxed(&line.nbytes)))
     return DONE
 
 

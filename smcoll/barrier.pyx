@@ -212,6 +212,7 @@ cdef int init_team(Team *team, uint64_t start) noexcept nogil:
     team.inline_slots.kind = 1
     team.segments.bank = team.segments.slot = 0
     team.inline_slots.bank = team.inline_slots.slot = 0
+    team.segments.in_use = team.inline_slots.in_use = team.layout.segments
     team.segments.pass_ = team.inline_slots.pass_ = start
     for bank in range(MAX_BANKS):
         team.proven[0][bank] = team.proven[1][bank] = start - 1
@@ -237,12 +238,13 @@ cdef int init_team(Team *team, uint64_t start) noexcept nogil:
 cdef inline void publish_call(Team *team, uint64_t path) noexcept nogil:
     cdef Published *entry = published(&team.layout, team.base, team.rank, team.call)
     # A reader takes an entry whose number is its own before and after: with the number changed
-    # first and last, it can't take half of one call for another.
+    # first and last, it can't take half of one call for another. It may be reading just now: hence
+    # atomic stores, though relaxed ones.
     store_relaxed(&entry.call, team.call - 1)
     fence_release()
-    entry.signature = team.signature
-    entry.nbytes = team.nbytes
-    entry.path = path
+    store_relaxed(&entry.signature, team.signature)
+    store_relaxed(&entry.nbytes, team.nbytes)
+    store_relaxed(&entry.path, path)
     store_release(&entry.call, team.call)
     store_release(&status_of(&team.layout, team.base, team.rank).current_call, team.call)
 
@@ -261,6 +263,20 @@ cdef void begin_mpi_call(Team *team, uint64_t signature, uint64_t nbytes) noexce
     team.signature = signature
     team.nbytes = nbytes
     publish_call(team, 1)
+
+
+cdef void use_segments(Team *team, int segments) noexcept nogil:
+    """Use ``segments`` segments of a bank, then the next bank: all that lies further is passed.
+
+    A ring of few large segments stays in the caches, one of many lets ranks run ahead. Called
+    before a call's first segment, alike on all ranks: no segment is in flight on this one, so it is
+    through with the bank that it leaves.
+    """
+    cdef BankCursor *cursor = &team.segments
+    cursor.in_use = segments
+    if cursor.slot >= segments:
+        release_bank(team, cursor)
+        advance_cursor(&team.layout, cursor)
 
 
 cdef int acquire_slot(Team *team, const BankCursor *cursor) noexcept nogil:
@@ -358,8 +374,12 @@ cdef int barrier_dissemination(Team *team) noexcept nogil:
     if status != DONE:
         return status
     while distance < team.size:
-        # One flag serves all steps: whoever waits for step s also takes a later one for it.
-        publish(team, own, base + step)
+        # One flag serves all steps: whoever waits for step s also takes a later one for it. The
+        # rest of the line is written once: readers of an earlier step may be comparing it.
+        if step == 1:
+            publish(team, own, base + step)
+        else:
+            store_release(&own.flag, base + step)
         source = team.rank - distance
         if source < 0:
             source += team.size

@@ -39,11 +39,26 @@ class Explanation:
     algorithm: str
     parameters: dict
     reason: str
+    predicted_us: float | None = None      # by the model, and measured by smcoll tune, of the
+    measured_us: float | None = None       # nearest size in the table that decided
+
+    @property
+    def error(self):
+        """Predicted over measured, less 1; None where one of them is not known."""
+        if self.predicted_us is None or self.measured_us is None:
+            return None
+        return self.predicted_us / self.measured_us - 1
 
     def __str__(self):
         details = ", ".join(f"{name}={value}" for name, value in self.parameters.items())
+        known = [f"{word} {value:.3g} us" for word, value in (
+            ("predicted", self.predicted_us), ("measured", self.measured_us)) if value is not None]
+        if self.error is not None:
+            known.append(f"error {100 * self.error:+.0f} %")
+        evidence = f" ({', '.join(known)})" if known else ""
         return (f"{self.collective} of {self.nbytes} bytes: {self.algorithm}"
-                f"{f' ({details})' if details else ''}, {self.path}: {self.reason}")
+                f"{f' ({details})' if details else ''}, {self.path}: {self.reason}"
+                f"{evidence}")
 
 
 def explain_spanning(engine, collective, nbytes):
@@ -113,9 +128,10 @@ class Collectives(Reductions, Movement, Objects):
         if inline:
             parameters["inline"] = True
         elif collective != "barrier":
-            parameters.update(section_bytes=row.section_bytes, pipelined=row.pipelined)
+            parameters.update(section_bytes=row.section_bytes, segments=row.segments,
+                              pipelined=row.pipelined)
         return Explanation(collective, nbytes, "shared memory", row.algorithm, parameters,
-                           row.reason)
+                           row.reason, *row.evidence(nbytes))
 
     def stats(self):
         """Rows ``{collective, algorithm, path, calls, bytes, seconds}`` of this rank, so far."""

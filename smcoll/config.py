@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 PAGE = os.sysconf("SC_PAGESIZE")
 MAX_BANKS = 8
+MAX_SEGMENTS = 64
 RADIX_LIMIT = 255
 
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "KB": 1 << 10, "KIB": 1 << 10, "M": 1 << 20, "MB": 1 << 20,
@@ -76,9 +77,9 @@ def _segment_size(value) -> int:
 
 def _one_of(*names: str):
     def convert(value) -> str:
-        name = str(value).strip()
+        name = str(value).strip().lower()
         if name not in names:
-            raise ValueError(f"{name!r} is not one of {', '.join(names)}")
+            raise ValueError(f"{value!r} is none of {', '.join(names)}")
         return name
 
     return convert
@@ -95,6 +96,13 @@ def _algorithm(collective: str):
         return name
 
     return convert
+
+
+def _table(value) -> str:
+    if not isinstance(value, (str, os.PathLike)) or not str(value).strip():
+        raise ValueError(f"{value!r} is neither auto, off nor a file")
+    text = str(value).strip()
+    return text.lower() if text.lower() in ("auto", "off") else text
 
 
 def _setting(default, convert, unit: str, doc: str):
@@ -115,7 +123,7 @@ class Config:
     segment_size: int = _setting(
         "128K", _segment_size, "bytes",
         "a rank's data region in one segment; rounded up to whole pages, 1 page to 16 MiB")
-    segments: int = _setting(8, _integer(1, 64), "", "segments in a bank")
+    segments: int = _setting(8, _integer(1, MAX_SEGMENTS), "", "segments in a bank")
     banks: int = _setting(2, _integer(1, MAX_BANKS), "", "banks of segments")
     fan_in: int = _setting(
         0, _integer(0, RADIX_LIMIT), "children",
@@ -123,10 +131,20 @@ class Config:
     fan_out: int = _setting(
         0, _integer(0, RADIX_LIMIT), "children",
         "radix of fan-out trees; 0: chosen by size and ranks")
+    arity: int = _setting(
+        2, _integer(2, RADIX_LIMIT), "",
+        "n of n-ary trees, which follow the hardware: a parent has n - 1 children in each round")
     allreduce: str = _setting("auto", _algorithm("allreduce"), "", "Allreduce algorithm by name")
     reduce: str = _setting("auto", _algorithm("reduce"), "", "Reduce algorithm by name")
     bcast: str = _setting("auto", _algorithm("bcast"), "", "Bcast algorithm by name")
     barrier: str = _setting("auto", _algorithm("barrier"), "", "Barrier algorithm by name")
+    reduce_scatter: str = _setting(
+        "auto", _algorithm("reduce_scatter"), "", "Reduce_scatter algorithm by name")
+    scatter: str = _setting(
+        "auto", _algorithm("scatter"), "", "Scatter and Scatterv algorithm by name")
+    table: str = _setting(
+        "auto", _table, "", "decision table of smcoll tune: auto (this user's, of this machine), "
+        "off, or a file")
     pipeline: bool = _setting(
         True, _boolean, "",
         "sections of a large vector overlap in successive segments; off: one after the other, "
@@ -179,7 +197,13 @@ class Config:
         "polls before yielding the CPU; -1: 1000, or 0 where ranks outnumber CPUs")
     budget: int = _setting(
         0, _bytes_between(0, 1 << 50), "bytes",
-        "shared memory all ranks of this node may use; 0: half of /dev/shm")
+        "shared memory all ranks of this node may use; 0: half of /dev/shm, and for memfd a "
+        "quarter of the machine's memory")
+    memory: str = _setting(
+        "auto", _one_of("auto", "shm", "memfd"), "",
+        "where the segment lies: shm, a file in /dev/shm; memfd, memory without a name, for which "
+        "the ranks must share /proc; auto: the first that can be had, shm first where /dev/shm has "
+        "room for the whole segment")
     verbose: bool = _setting(
         False, _boolean, "", "one line on stderr for each communicator, and statistics at exit")
     disable: bool = _setting(False, _boolean, "", "everything goes to MPI")

@@ -4,6 +4,7 @@ from smcoll.algos cimport Operands, Plan
 from smcoll.allgather cimport Gathering
 from smcoll.barrier cimport Attendant, Team, condition, pack_signature
 from smcoll.buffers cimport Specification
+from smcoll.domains cimport Domains
 from smcoll.kernels cimport Operation, reduction_kernel
 from smcoll.reduce_scatter cimport Blocks
 from smcoll.segment cimport Mapping
@@ -13,7 +14,7 @@ from smcoll.trees cimport Tree
 cdef enum:
     COLLECTIVES = 20           # one more than the largest number in barrier.pxd, rounded up
     MAX_CHOICES = 16
-    MAX_ALGORITHMS = 8
+    MAX_ALGORITHMS = 16
 
 # What the engine's collectives return.
 cdef enum:
@@ -41,6 +42,7 @@ cdef class Engine:
     cdef Team team
     cdef Mapping mapping
     cdef Attendant attendant
+    cdef readonly Domains domains
     cdef readonly object config
     cdef readonly object decisions
     cdef readonly bint data_refused
@@ -50,6 +52,7 @@ cdef class Engine:
     cdef dict plans            # per-call choices that were made before
     cdef list unfinished       # requests of MPI calls that were interrupted
     cdef const void **sources
+    cdef int *scratch
     cdef uint64_t start        # where all counters began
     cdef Stream *streams       # one per rank, once the streams are reserved
     cdef bint continues        # the next call is a later stage of one that the peers are in
@@ -70,12 +73,13 @@ cdef class Engine:
     cdef Tree tree(self, int radix)
     cdef Plan plan(self, int collective, decision)
     cdef Plan overridden(self, collective, size_t nbytes, algorithm, fan_in, fan_out,
-                         section_bytes, pipelined)
+                         section_bytes, pipelined, arity)
     cdef check_root(self, int root)
     cdef int check_reduction(self, Specification send, Specification recv, op) except -1
     cdef check_carried_out(self, int path)
     cdef void release_gil_if_long(self, size_t nbytes) noexcept
     cdef int64_t started(self, Tally *tally, size_t nbytes) noexcept
+    cdef int64_t went_on(self, Tally *tally, size_t nbytes) noexcept
     cdef void finished(self, Tally *tally, int64_t start) noexcept
     cdef void fill_operands(self, Operands *operands, const char *send, char *recv,
                             size_t elements, size_t unit, const Operation *operation,
@@ -93,6 +97,7 @@ cdef class Engine:
                                uint64_t signature) except -1
     cdef int have_streams(self, uint64_t signature) except -1
     cdef reserve_part(self, int part)
+    cdef map_of_peers(self, int part)
     cdef reserve_mine(self, int part, size_t wanted)
     cdef int reserve(self, int part, uint64_t signature, uint64_t nbytes) except -1
     cdef int wait_outside(self, condition holds, void *context) noexcept
@@ -102,7 +107,8 @@ cdef class Engine:
     cdef int carry_out(self, int collective, uint64_t signature, const Operands *operands,
                        const Plan *plan, void *details) except -1
     cdef int exchange_(self, int collective, int root, Transfer *outgoing, int sends,
-                       Transfer *incoming, int receives, size_t nbytes, list grown) except -1
+                       Transfer *incoming, int receives, size_t nbytes, list grown,
+                       int algorithm=*, bint second_stage=*) except -1
     cdef int exchange_stage(self, uint64_t signature, Transfer *outgoing, int sends,
                             Transfer *incoming, int receives, list grown) except -1
     cdef int run_exchange(self, Exchange *exchange, Transfer *outgoing, int sends,

@@ -17,7 +17,7 @@ from libc.string cimport memset
 from smcoll.algos cimport Operands, Plan, is_inline, needs_data_regions, run_collective
 from smcoll.allgather cimport Gathering
 from smcoll.atomics cimport (
-    fence_acquire, load_acquire, monotonic_ns, store_release, try_lock, unlock,
+    fence_acquire, load_acquire, load_relaxed, monotonic_ns, store_release, try_lock, unlock,
 )
 from smcoll.barrier cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLTOALL, COLLECTIVE_BARRIER,
@@ -31,6 +31,7 @@ from smcoll.barrier cimport (
 )
 from smcoll.buffers cimport Specification, parse
 from smcoll.cursor cimport start_cursor
+from smcoll.domains cimport Domains
 from smcoll.inline cimport allreduce_inline
 from smcoll.kernels cimport (
     OP_MIN, TYPE_INT64, Operation, element_size, reduction_kernel, reduction_kernel_for,
@@ -52,6 +53,7 @@ from smcoll.select import decision_for, in_rank_order, override
 
 
 cdef extern from "Python.h":
+    const Py_ssize_t PY_SSIZE_T_MAX
     PyThreadState *PyEval_SaveThread() noexcept nogil
     void PyEval_RestoreThread(PyThreadState *state) noexcept nogil
 
@@ -132,7 +134,7 @@ cdef class Engine:
     """
 
     def __cinit__(self, Mapping mapping, config, int rank, int size, bint oversubscribed,
-                  int instruction_set, poke, budget, uint64_t start=1):
+                  int instruction_set, poke, budget, uint64_t start=1, places=None):
         self.mapping = mapping
         self.config = config
         self.budget = budget
@@ -141,7 +143,8 @@ cdef class Engine:
         self.unfinished = []
         self.instruction_set = instruction_set
         self.sources = <const void **> malloc(size * sizeof(void *))
-        if self.sources == NULL:
+        self.scratch = <int *> malloc(2 * size * sizeof(int))
+        if self.sources == NULL or self.scratch == NULL:
             raise MemoryError()
         memset(&self.team, 0, sizeof(self.team))
         memset(self.choices, 0, sizeof(self.choices))
@@ -150,6 +153,9 @@ cdef class Engine:
         self.team.rank = rank
         self.team.size = size
         self.team.oversubscribed = oversubscribed
+        self.domains = Domains(places or [()] * size)
+        self.team.domains = &self.domains.view
+        self.team.scratch = self.scratch
         self.attendant = Attendant()
         self.attendant.poke = poke
         reference = weakref.ref(self)
@@ -166,6 +172,7 @@ cdef class Engine:
 
     def __dealloc__(self):
         free(self.sources)
+        free(self.scratch)
         free(self.streams)
 
     # ------------------------------------------------------------------ set-up
@@ -183,7 +190,9 @@ cdef class Engine:
         plan.algorithm = decision.number
         plan.fan_in = &self.tree(decision.fan_in).view
         plan.fan_out = &self.tree(decision.fan_out).view
+        plan.arity = decision.arity
         plan.section_bytes = min(decision.section_bytes, self.team.layout.segment_size)
+        plan.segments = min(decision.segments, self.team.layout.segments)
         plan.pipelined = decision.pipelined
         return plan
 
@@ -360,8 +369,8 @@ cdef class Engine:
         cdef uint64_t signature, nbytes
         if load_acquire(&entry.call) != call:
             return None
-        signature = entry.signature
-        nbytes = entry.nbytes
+        signature = load_relaxed(&entry.signature)
+        nbytes = load_relaxed(&entry.nbytes)
         # The entry may have been overwritten while we read it: its number says so.
         fence_acquire()
         if load_acquire(&entry.call) != call:
@@ -507,15 +516,21 @@ cdef class Engine:
         self.mapping.reserve_streams()
         init_streams(&self.team, self.streams, self.start)
 
+    cdef map_of_peers(self, int part):
+        if part == DATA_REGIONS:
+            self.mapping.map_data_of_peers()
+        else:
+            self.mapping.map_streams_of_peers()
+
     cdef reserve_mine(self, int part, size_t wanted):
         """This rank's part; the problem, or None."""
         try:
-            self.budget.claim(wanted)
-        except OSError as error:
+            self.budget.claim(wanted, self.mapping.kind)
+        except (OSError, MemoryError) as error:
             return error
         try:
             self.reserve_part(part)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self.budget.give_back(wanted)
             return error
         return None
@@ -546,6 +561,7 @@ cdef class Engine:
         # What needed the memory follows at once, on all ranks.
         self.continues = True
         if everyone:
+            self.map_of_peers(part)
             return CARRIED_OUT
         if mine:
             self.budget.give_back(wanted)
@@ -574,6 +590,13 @@ cdef class Engine:
         if nbytes > TIME_ALL_ABOVE or (tally.calls & 63) == 1:
             return monotonic_ns()
         return 0
+
+    cdef int64_t went_on(self, Tally *tally, size_t nbytes) noexcept:
+        """A call's second stage: timed where the first one was."""
+        if nbytes <= TIME_ALL_ABOVE and (tally.calls & 63) != 1:
+            return 0
+        tally.timed_calls -= 1
+        return monotonic_ns()
 
     cdef void finished(self, Tally *tally, int64_t start) noexcept:
         if start != 0:
@@ -748,19 +771,20 @@ cdef class Engine:
         operands.sources = self.sources
 
     cdef int exchange_(self, int collective, int root, Transfer *outgoing, int sends,
-                       Transfer *incoming, int receives, size_t nbytes, list grown) except -1:
+                       Transfer *incoming, int receives, size_t nbytes, list grown,
+                       int algorithm=0, bint second_stage=False) except -1:
         """Messages between pairs of ranks. Only after ``have_streams`` said that they are there.
 
         ``nbytes``: what this rank sends and has room for, for the statistics. ``grown``: where the
-        incoming messages that grow are put, as bytes, at the place of their rank. Returns how many
-        were truncated.
+        incoming messages that grow are put, as bytes, at the place of their rank. ``second_stage``:
+        of the same call of the user's. Returns how many were truncated.
         """
-        cdef Tally *tally = &self.tallies[collective][0]
+        cdef Tally *tally = &self.tallies[collective][algorithm]
         cdef Exchange exchange
         cdef int64_t began
         cdef int status
         self.enter()
-        began = self.started(tally, nbytes)
+        began = self.went_on(tally, nbytes) if second_stage else self.started(tally, nbytes)
         begin_call(&self.team, stream_signature(collective, root), 0)
         self.release_gil_if_long(nbytes)
         status = self.run_exchange(&exchange, outgoing, sends, incoming, receives, nbytes, grown)
@@ -804,30 +828,35 @@ cdef class Engine:
                 return FAILED_EXCEPTION
 
     cdef place(self, Transfer *message, list grown):
-        cdef bytes memory = PyBytes_FromStringAndSize(NULL, message.nbytes)
+        cdef bytes memory
+        if message.nbytes > <size_t> PY_SSIZE_T_MAX:
+            raise Error(f"a message of {message.nbytes} bytes: its length in shared memory is "
+                        "damaged")
+        memory = PyBytes_FromStringAndSize(NULL, message.nbytes)
         grown[message.peer] = memory
         message.room = message.nbytes
         start_cursor(&message.cursor, PyBytes_AS_STRING(memory), NULL, message.nbytes)
 
     # ------------------------------------------------------------------ one call, one algorithm
 
-    def barrier(self, algorithm=None, fan_in=None, fan_out=None):
+    def barrier(self, algorithm=None, fan_in=None, fan_out=None, arity=None):
         """Barrier with an algorithm and radices of the caller's choice; the same on all ranks."""
-        cdef Plan plan = self.overridden("barrier", 0, algorithm, fan_in, fan_out, None, None)
+        cdef Plan plan = self.overridden("barrier", 0, algorithm, fan_in, fan_out, None, None,
+                                         arity)
         self.barrier_(&plan)
 
     def bcast(self, buffer, int root=0, algorithm=None, fan_out=None, section_bytes=None,
-              pipelined=None):
+              pipelined=None, arity=None):
         """Bcast of a contiguous buffer with an algorithm and radix of the caller's choice."""
         cdef Specification spec = parse(buffer, self.team.rank != root)
         cdef Plan plan = self.overridden("bcast", spec.message.nbytes, algorithm, None, fan_out,
-                                         section_bytes, pipelined)
+                                         section_bytes, pipelined, arity)
         self.check_root(root)
         check_contiguous(spec)
         self.check_carried_out(self.bcast_(spec.message.address, spec.message.nbytes, root, &plan))
 
     def reduce(self, sendbuf, recvbuf, op=MPI.SUM, int root=0, algorithm=None, fan_in=None,
-               section_bytes=None, pipelined=None):
+               section_bytes=None, pipelined=None, arity=None):
         """Reduce with an algorithm and radix of the caller's choice.
 
         ``op``: a predefined operation with a kernel; ``recvbuf`` counts at the root only.
@@ -835,7 +864,7 @@ cdef class Engine:
         cdef Specification send = parse(sendbuf, False)
         cdef Specification recv = parse(recvbuf, True) if self.team.rank == root else send
         cdef Plan plan = self.overridden("reduce", send.message.nbytes, algorithm, fan_in, None,
-                                         section_bytes, pipelined)
+                                         section_bytes, pipelined, arity)
         cdef int op_code = self.check_reduction(send, recv, op)
         self.check_root(root)
         self.check_carried_out(self.reduce_(
@@ -843,7 +872,7 @@ cdef class Engine:
             send.message.element_type, op_code, root, &plan))
 
     def allreduce(self, sendbuf, recvbuf, op=MPI.SUM, algorithm=None, fan_in=None, fan_out=None,
-                  section_bytes=None, pipelined=None):
+                  section_bytes=None, pipelined=None, arity=None):
         """Allreduce with an algorithm and radices of the caller's choice.
 
         ``op``: a predefined operation with a kernel. Buffers: contiguous, of one element type.
@@ -851,23 +880,24 @@ cdef class Engine:
         cdef Specification send = parse(sendbuf, False)
         cdef Specification recv = parse(recvbuf, True)
         cdef Plan plan = self.overridden("allreduce", send.message.nbytes, algorithm, fan_in,
-                                         fan_out, section_bytes, pipelined)
+                                         fan_out, section_bytes, pipelined, arity)
         cdef int op_code = self.check_reduction(send, recv, op)
         self.check_carried_out(self.allreduce_(
             send.message.address, recv.message.address, send.message.count,
             send.message.element_type, op_code, &plan))
 
     cdef Plan overridden(self, collective, size_t nbytes, algorithm, fan_in, fan_out,
-                         section_bytes, pipelined):
+                         section_bytes, pipelined, arity):
         cdef _KeptPlan kept
         row = decision_for(self.decisions, collective, nbytes)
-        key = (collective, row.up_to, algorithm, fan_in, fan_out, section_bytes, pipelined)
+        key = (collective, row.up_to, algorithm, fan_in, fan_out, section_bytes, pipelined,
+               arity)
         kept = self.plans.get(key)
         if kept is None:
             kept = _KeptPlan()
             kept.plan = self.plan(COLLECTIVE_NUMBERS[collective],
                                   override(row, collective, algorithm, fan_in, fan_out,
-                                           section_bytes, pipelined))
+                                           section_bytes, pipelined, arity))
             self.plans[key] = kept
         return kept.plan
 

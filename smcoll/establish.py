@@ -16,16 +16,17 @@ import zlib
 import numpy
 from mpi4py import MPI
 
-from . import kernels, node, progress, select
+from . import kernels, node, progress, select, tables
 from .config import Config
 from .engine import Engine
-from .errors import SegmentError
+from .errors import SegmentError, TopologyError
 from .memory import budget
 from .nodes.network import Network, hidden_communicator
 from .nodes.placement import Placement
 from .nodes.span import Span
 from .nodes.spanning import SpanningEngine
 from .segment import NONCE_BYTES, Mapping, remove_stale
+from .topology import domains
 
 _RECORD_BYTES = 4096
 
@@ -53,47 +54,79 @@ def gather(comm: MPI.Intracomm, record: dict) -> list[dict]:
 
 def attempt(comm: MPI.Intracomm, step) -> str | None:
     """Run ``step()`` on every rank; the first rank's problem, on every rank, or None."""
-    problem = None
-    try:
-        step()
-    except OSError as error:
-        problem = f"rank {comm.Get_rank()}: {error}"
+    problem = _problem_of(comm.Get_rank(), step)
     problems = [record["problem"] for record in gather(comm, {"problem": problem})]
     return next((text for text in problems if text is not None), None)
 
 
-def ranks_on_node(at_least: int) -> int:
+def _problem_of(rank: int, step) -> str | None:
+    # RLIMIT_AS can hit any allocation.
+    try:
+        step()
+    except (OSError, MemoryError) as error:
+        # Cut: what is gathered has a fixed size.
+        return f"rank {rank}: {str(error)[:400] or type(error).__name__}"
+    return None
+
+
+def ranks_on_node() -> int:
     """Ranks of the whole job on this node, as the launcher says, else of COMM_WORLD."""
     for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
         if os.environ.get(name, "").isdigit():
-            return max(at_least, int(os.environ[name]))
-    return max(at_least, MPI.Intracomm(MPI.COMM_WORLD).Get_size())
+            return int(os.environ[name])
+    return MPI.Intracomm(MPI.COMM_WORLD).Get_size()
 
 
 def _cpus_of(mask: int) -> frozenset[int]:
     return frozenset(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)
 
 
+def _facts() -> dict:
+    """What the ranks must know of each other."""
+    return {
+        "node": node.identity(),
+        "cpus": hex(sum(1 << cpu for cpu in node.allowed_cpus())),
+        "quota": min(node.cpu_quota(), 1e6),
+        "job": ranks_on_node(),
+        "instructions": len(kernels.instruction_sets()) - 1,
+    }
+
+
+def _own_place(rank: int) -> tuple[tuple[str, ...], str | None]:
+    """Where this process is bound, and what is wrong with a made-up description of that."""
+    try:
+        return domains.own_place(MPI.Intracomm(MPI.COMM_WORLD).Get_rank), None
+    except (ValueError, OSError) as error:
+        return (), f"rank {rank}: {error}"[:1000]
+
+
 def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Config, str]:
     """The engine of ``comm``, collectively, with rank 0's settings; or None and why not.
 
-    Raises SegmentError on every rank when the segment can't be had and ``strict`` is set.
+    Raises SegmentError on every rank when the segment can't be had and ``strict`` is set,
+    TopologyError where one rank's ``SMCOLL_TOPOLOGY`` or ``SMCOLL_BINDING`` is malformed.
     """
     rank, size = comm.Get_rank(), comm.Get_size()
     if size == 1:
         return None, config, "one rank"
-    facts = gather(comm, {
-        "node": node.identity(),
-        "cpus": hex(sum(1 << cpu for cpu in node.allowed_cpus())),
-        "quota": min(node.cpu_quota(), 1e6),
-        "job": ranks_on_node(1),
-        "instructions": len(kernels.instruction_sets()) - 1,
+    where, misplaced = _own_place(rank)
+    mine = {
+        "place": where,
+        "misplaced": misplaced,
         "config": dataclasses.asdict(config) if rank == 0 else None,
         "nonce": os.urandom(NONCE_BYTES).hex(),
-    })
+    }
+    mine["problem"] = _problem_of(rank, lambda: mine.update(_facts()))
+    facts = gather(comm, mine)
     config = Config(**facts[0]["config"])
+    misplaced = next((fact["misplaced"] for fact in facts if fact["misplaced"] is not None), None)
+    if misplaced is not None:
+        raise TopologyError(misplaced)
     if config.disable:
         return None, config, "disabled by its settings"
+    problem = next((fact["problem"] for fact in facts if fact["problem"] is not None), None)
+    if problem is not None:
+        return _refused(comm, config, problem)
     instructions = min(fact["instructions"] for fact in facts)
     place = Placement([fact["node"] for fact in facts])
     if place.nodes == 1:
@@ -103,12 +136,7 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
     else:
         return None, config, "its ranks are on several nodes"
     if engine is None:
-        if config.strict:
-            raise SegmentError(f"no shared memory segment: {problem}")
-        if rank == 0:
-            print(f"smcoll: no shared memory segment ({problem}); "
-                  f"the {size} ranks of this communicator use MPI", file=sys.stderr, flush=True)
-        return None, config, f"no segment: {problem}"
+        return _refused(comm, config, problem)
     if config.eager:
         engine.reserve_data()
     if place.nodes == 1:
@@ -117,16 +145,13 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
 
 
 def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
-                 instructions: int) -> tuple[Engine | None, str | None]:
+                 instructions: int) -> tuple[Engine | None, str]:
     """The engine of ranks that are all on this node, or None and why not; alike on all of them."""
     rank, size = comm.Get_rank(), comm.Get_size()
-    mapping = Mapping(rank, size, config)
-    control = mapping.control_bytes
     local = max(size, max(fact["job"] for fact in facts))
     budget.set_limit(config.budget, local)
-    problem = _build(comm, mapping, bytes.fromhex(facts[0]["nonce"]), control)
-    if problem is not None:
-        mapping.close()
+    mapping, problem = _first_that_can_be_had(comm, config, bytes.fromhex(facts[0]["nonce"]))
+    if mapping is None:
         return None, problem
     oversubscribed = node.outnumbered(
         [_cpus_of(int(fact["cpus"], 16)) for fact in facts],
@@ -134,18 +159,30 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
         local - size,
     )
     progress.start()
-    engine = Engine(mapping, config, rank, size, oversubscribed, instructions, progress.poke,
-                    budget)
-    engine.use(select.decide(config, size, oversubscribed))
-    # Nobody may look at our words before they have their first values.
-    gather(comm, {"ready": True})
-    return engine, None
+    # Rank 0 alone reads a table: others may see other files.
+    table = tables.for_ranks(config, size, oversubscribed) if rank == 0 else None
+    table = gather(comm, {"table": table})[0]["table"]
+    engine = None
+
+    def make_engine() -> None:
+        nonlocal engine
+        engine = Engine(mapping, config, rank, size, oversubscribed, instructions, progress.poke,
+                        budget, places=[fact["place"] for fact in facts])
+        engine.use(select.decide(config, size, oversubscribed, len(engine.domains), table))
+
+    # Agreed, too: nobody may look at our words before they have their first values.
+    problem = attempt(comm, make_engine)
+    if problem is not None:
+        budget.give_back(mapping.control_bytes)
+        mapping.close()
+        return None, problem
+    return engine, ""
 
 
 def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instructions: int,
-                     place: Placement) -> tuple[Engine | None, str | None]:
+                     place: Placement) -> tuple[Engine | None, str]:
     """The engine of ranks on several nodes; if one node can't have its segment, none has."""
-    rank = comm.Get_rank()
+    rank, size = comm.Get_rank(), comm.Get_size()
     mine = place.node_of[rank]
     hidden = hidden_communicator(comm)
     neighbours = MPI.Intracomm.Split(comm, mine, rank)
@@ -153,52 +190,94 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
     engine, problem = _node_engine(neighbours, config, here, instructions)
     neighbours.Free()
     records = gather(comm, {"problem": problem, "tag": hidden.next_tag})
-    problem = next((record["problem"] for record in records if record["problem"]), None)
-    if problem is not None:
+    problem = next((record["problem"] for record in records if record["problem"]), "")
+    if problem:
         if engine is not None:
             engine.close()
         return None, problem
     tag = hidden.take_tags(max(record["tag"] for record in records))
     span = Span(engine, Network(hidden.comm, tag, engine, place), place, config, rank)
-    spanning = SpanningEngine(None, config, rank, comm.Get_size(), engine.oversubscribed,
-                              instructions, progress.poke, budget)
+    spanning = SpanningEngine(None, config, rank, size, engine.oversubscribed, instructions,
+                              progress.poke, budget)
     spanning.attach(span)
-    spanning.use(select.decide(config, comm.Get_size(), engine.oversubscribed))
-    return spanning, None
+    spanning.use(select.decide(config, size, engine.oversubscribed))
+    return spanning, ""
 
 
-def _build(comm, mapping: Mapping, nonce: bytes, control: int) -> str | None:
-    """Create, attach, reserve: the name lives until every rank has mapped the file."""
-    rank = comm.Get_rank()
-    created: dict = {"name": None, "problem": None}
+def _refused(comm: MPI.Intracomm, config: Config, problem: str) -> tuple[None, Config, str]:
+    """No segment, on any rank: one warning, or SegmentError on all of them."""
+    if config.strict:
+        raise SegmentError(f"no shared memory segment: {problem}")
+    if comm.Get_rank() == 0:
+        print(f"smcoll: no shared memory segment ({problem}); the {comm.Get_size()} ranks of this "
+              "communicator use MPI", file=sys.stderr, flush=True)
+    return None, config, f"no segment: {problem}"
+
+
+def _kinds_to_try(config: Config, mapping: Mapping) -> list[str]:
+    """Kinds of memory in the order in which they are tried; asked on rank 0 only."""
+    if config.memory != "auto":
+        return [config.memory]
+    fits = (mapping.bytes_total <= node.shared_memory()[1]
+            and mapping.bytes_per_rank <= budget.leaves("shm"))
+    return ["shm", "memfd"] if fits else ["memfd", "shm"]
+
+
+def _first_that_can_be_had(comm, config: Config, nonce: bytes) -> tuple[Mapping | None, str]:
+    """The mapping, of the first kind of memory that works on all ranks; or None, and why not."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    problems: list[str] = []
+    kinds: list[str] = []
+    while not problems or kinds:
+        mapping = Mapping(rank, size, config)
+        if rank == 0 and not problems:
+            kinds = _kinds_to_try(config, mapping)
+        problem, kinds = _build(comm, mapping, nonce, kinds)
+        if problem is None:
+            return mapping, ""
+        mapping.close()
+        problems.append(problem)
+    return None, "; ".join(problems)
+
+
+def _build(comm, mapping: Mapping, nonce: bytes, kinds: list[str]) -> tuple[str | None, list[str]]:
+    """Create, attach, reserve in memory of the first of rank 0's ``kinds``.
+
+    The problem, or None, and the kinds that are left, the same on every rank. A name in /dev/shm
+    lives until every rank has mapped the file.
+    """
+    rank, control = comm.Get_rank(), mapping.control_bytes
+    created: dict = {}
     if rank == 0:
-        remove_stale()
-        try:
-            created["name"] = mapping.create(nonce)
-        except OSError as error:
-            created["problem"] = f"rank 0: {error}"
+        if kinds[0] == "shm":
+            remove_stale()
+        problem = _problem_of(0, lambda: mapping.create(nonce, kinds[0]))
+        created = {"name": mapping.name, "kinds": kinds, "problem": problem}
     created = gather(comm, created)[0]
+    kind, *left = created["kinds"]
     if created["problem"] is not None:
-        return created["problem"]
+        return f"{kind}: {created['problem']}", left
 
     def attach() -> None:
         if rank != 0:
-            mapping.attach(created["name"], nonce)
+            mapping.attach(created["name"], nonce, kind)
 
     problem = attempt(comm, attach)
     mapping.unlink()
     if problem is not None:
-        return problem
+        return f"{kind}: {problem}", left
 
     claimed = False
 
     def reserve() -> None:
         nonlocal claimed
-        budget.claim(control)
+        budget.claim(control, kind)
         claimed = True
         mapping.reserve_control()
 
     problem = attempt(comm, reserve)
-    if problem is not None and claimed:
+    if problem is None:
+        return None, left
+    if claimed:
         budget.give_back(control)
-    return problem
+    return f"{kind}: {problem}", left

@@ -7,10 +7,12 @@ through shared memory: the layout is a local property and may not select another
 from functools import partial
 
 cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from mpi4py import MPI
 
 from libc.stdint cimport int64_t
 
+from smcoll.algos cimport SCATTER_TWO_STAGE
 from smcoll.barrier cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLTOALL, COLLECTIVE_BCAST, COLLECTIVE_GATHER,
     COLLECTIVE_SCATTER,
@@ -22,6 +24,7 @@ from smcoll.blocks cimport (
 from smcoll.buffers cimport Message, Specification, parse, plain_array
 from smcoll.cursor cimport Cursor, Runs, copy_message, pack_next, start_cursor, unpack_next
 from smcoll.datatypes cimport Typemap, typemap_of
+from smcoll.domains cimport DomainView, Holders, leader_of, members_of
 from smcoll.engine cimport CARRIED_OUT, USE_MPI, Engine, stream_signature
 from smcoll.messages cimport Gathered, Messages
 from smcoll.state cimport check_root, engine_of, own_mpi
@@ -115,7 +118,9 @@ cdef class _Layouts:
                              blocks.datatypes or [blocks.datatype] * blocks.ranks]
 
     cdef const Runs *runs(self, int rank):
-        return NULL if self.typemaps is None else runs_of(self.typemaps[rank])
+        if self.typemaps is None:
+            return NULL
+        return runs_of(self.typemaps[rank])
 
     cdef void place(self, Cursor *cursor, int rank):
         cdef Block *block = &self.blocks.block[rank]
@@ -172,7 +177,7 @@ cdef int broadcast(Engine engine, Specification spec, int root) except -1:
                              engine.choose(COLLECTIVE_BCAST, message.nbytes))
     # Packed bytes go the way that contiguous ones would.
     cdef Cursor cursor
-    cdef bytearray packed = bytearray(max(message.nbytes, 1))
+    cdef bytearray packed = bytearray(max(message.nbytes, <size_t> 1))
     start_cursor(&cursor, message.address, &typemap.runs, message.nbytes)
     if engine.team.rank == root:
         pack_next(&cursor, packed, message.nbytes)
@@ -229,7 +234,7 @@ cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str met
 cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str method):
     cdef Engine engine = engine_of(comm)
     cdef Sides sides
-    cdef _Layouts layouts
+    cdef _Layouts layouts = None
     cdef Messages messages
     cdef Typemap typemap = None
     cdef Cursor own, place
@@ -248,6 +253,9 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str me
     if engine.have_streams(stream_signature(COLLECTIVE_SCATTER, root)) == USE_MPI:
         return engine.through_mpi(
             "scatter", partial(nonblocking(method), comm, sendbuf, recvbuf, root), root=root)
+    # What is sent only the root knows: the choice may not depend on it.
+    if engine.choose(COLLECTIVE_SCATTER, 0).algorithm == SCATTER_TWO_STAGE:
+        return scatter_in_two_stages(engine, sides, layouts, typemap, messages, root)
     if mine != root:
         incoming(messages.incoming, root, sides.recv_message.message.address,
                  sides.recv_message.message.nbytes, runs_of(typemap))
@@ -267,6 +275,101 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str me
         start_cursor(&place, sides.recv_message.message.address, runs_of(typemap),
                      sides.recv_message.message.nbytes)
         check_truncated(copy_own(&own, &place))
+
+
+cdef scatter_in_two_stages(Engine engine, Sides sides, _Layouts layouts, Typemap typemap,
+                           Messages messages, int root):
+    """LHS 2.6: to a leader of each domain all blocks of its domain at once, and on from there.
+
+    Such a message begins with the lengths of its blocks. Ranks of the root's own domain get theirs
+    from the root itself, in the first stage.
+    """
+    cdef const DomainView *view = engine.team.domains
+    cdef int mine = engine.team.rank, domain = view.domain_of[engine.team.rank], rank, i
+    cdef int leader = leader_of(view, view.domain[domain], root)
+    cdef int sends = 0, receives = 0, truncated = 0
+    cdef size_t room = 0, nbytes
+    cdef Holders members = members_of(view, domain)
+    cdef Cursor own, place
+    cdef list grown = [None] * view.ranks
+    cdef list packed = []
+    cdef bytes text
+    cdef char *block
+    cdef bint keeps = sides.recv_in_place if mine == root else False
+    if not keeps:
+        room = sides.recv_message.message.nbytes
+        start_cursor(&place, sides.recv_message.message.address, runs_of(typemap), room)
+    if mine == root:
+        nbytes = layouts.blocks.total
+        for i in range(members.count):
+            rank = members.rank[i]
+            if rank != root:
+                outgoing(&messages.outgoing[sends], rank, layouts.blocks.block[rank].address,
+                         layouts.blocks.block[rank].nbytes, layouts.runs(rank))
+                sends += 1
+        for i in range(view.domains):
+            if i != domain:
+                text = pack_blocks(layouts, members_of(view, i))
+                packed.append(text)
+                outgoing(&messages.outgoing[sends], leader_of(view, view.domain[i], root), text,
+                         len(text), NULL)
+                sends += 1
+    else:
+        nbytes = room
+        if leader in (mine, root):
+            incoming(messages.incoming, root, sides.recv_message.message.address, room,
+                     runs_of(typemap))
+            messages.incoming.grows = leader == mine
+            receives = 1
+    truncated = engine.exchange_(COLLECTIVE_SCATTER, root, messages.outgoing, sends,
+                                 messages.incoming, receives, nbytes, grown, SCATTER_TWO_STAGE)
+    engine.continues = True
+    sends = receives = 0
+    if mine == root:
+        if not keeps:
+            layouts.place(&own, mine)
+            truncated = copy_own(&own, &place)
+    elif leader == mine:
+        text = grown[root]
+        block = <char *> text + 8 * members.count
+        for i in range(members.count):
+            nbytes = (<size_t *> <char *> text)[i]
+            if members.rank[i] == mine:
+                start_cursor(&own, block, NULL, nbytes)
+                truncated = copy_own(&own, &place)
+            else:
+                outgoing(&messages.outgoing[sends], members.rank[i], block, nbytes, NULL)
+                sends += 1
+            block += nbytes
+        nbytes = room
+    elif leader != root:
+        incoming(messages.incoming, leader, sides.recv_message.message.address, room,
+                 runs_of(typemap))
+        receives = 1
+    truncated += engine.exchange_(COLLECTIVE_SCATTER, root, messages.outgoing, sends,
+                                  messages.incoming, receives, nbytes, None, SCATTER_TWO_STAGE,
+                                  True)
+    check_truncated(truncated)
+
+
+cdef bytes pack_blocks(_Layouts layouts, Holders members):
+    """The lengths of these ranks' blocks, then the blocks."""
+    cdef size_t nbytes = 8 * members.count
+    cdef Cursor cursor
+    cdef bytes text
+    cdef char *at
+    cdef int i
+    for i in range(members.count):
+        nbytes += layouts.blocks.block[members.rank[i]].nbytes
+    text = PyBytes_FromStringAndSize(NULL, nbytes)
+    at = <char *> text + 8 * members.count
+    for i in range(members.count):
+        nbytes = layouts.blocks.block[members.rank[i]].nbytes
+        (<size_t *> <char *> text)[i] = nbytes
+        layouts.place(&cursor, members.rank[i])
+        pack_next(&cursor, at, nbytes)
+        at += nbytes
+    return text
 
 
 cdef alltoall(comm, parser parse_sides, sendbuf, recvbuf, str method):

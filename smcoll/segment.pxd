@@ -150,6 +150,7 @@ cdef class Mapping:
     cdef Layout layout
     cdef char *base
     cdef readonly str name
+    cdef readonly str kind         # of memory: shm or memfd
     cdef int descriptor
     cdef int owner_process
     cdef readonly int rank
@@ -157,7 +158,10 @@ cdef class Mapping:
     cdef readonly bint streams_reserved
     cdef bint linked
 
+    cdef _create_named(self)
+    cdef _create_memfd(self)
     cdef _map(self)
     cdef _hold_lock(self)
     cdef _reserve(self, size_t offset, size_t length)
+    cdef _map_of_peers(self, size_t offset, size_t length)
     cdef _give_back(self, size_t offset, size_t length)

@@ -1,18 +1,22 @@
 """Which algorithm, radices and section size for (collective, bytes, ranks). Knows nothing of MPI.
 
-Order of authority (DESIGN section 9): an explicit setting, then the built-in defaults below. The
-result is a table per collective, made once per communicator on every rank from rank 0's settings,
-so that all ranks choose alike.
+Order of authority (DESIGN section 9): an explicit setting; a decision table that `smcoll tune`
+measured for this number of ranks; the performance model with the parameters that it measured; the
+built-in defaults below. The result is a table per collective, made once per communicator on every
+rank from rank 0's settings and table, so that all ranks choose alike.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from .algos import ALGORITHMS, IN_RANK_ORDER, RADICES
+from .config import MAX_SEGMENTS
 
 KIB = 1024
 UNLIMITED = 1 << 62
+ALL_SEGMENTS = MAX_SEGMENTS
 
 
 @dataclass(frozen=True)
@@ -25,31 +29,81 @@ class Decision:
     fan_in: int
     fan_out: int
     section_bytes: int
+    segments: int  # of a bank that are used in turn
     pipelined: bool
     reason: str
+    arity: int = 2             # LHS's n: its best, by their model and measurements
+    points: tuple = ()         # what was measured: (bytes, predicted µs or None, measured µs)
+
+    def evidence(self, nbytes: int) -> tuple[float | None, float | None]:
+        """(predicted, measured) µs of the measured size that is nearest, None where there is none.
+
+        A model's own row has predictions, and measurements only of other numbers of ranks: none.
+        """
+        if not self.points:
+            return None, None
+        nearest = min(self.points, key=lambda point: abs(
+            math.log((point[0] + 1) / (nbytes + 1))))
+        return nearest[1], nearest[2]
 
 
-def defaults(collective: str, ranks: int, oversubscribed: bool) -> list[tuple[int, str, int]]:
-    """Built-in rows (up_to, algorithm, section bytes), measured on 2 cores: docs/performance.md."""
+# Dissemination gives ranks results that differ in their last bits (DESIGN rule 7): by name only.
+NEVER_BY_ITSELF = {("allreduce", "dissemination")}
+REASONS = {"table": "decision table measured by smcoll tune",
+           "model": "performance model with this machine's parameters"}
+
+
+def across_domains(collective: str) -> list[tuple[int, str, int, int]]:
+    """Built-in rows where ranks lie in several domains: few bytes cross their boundaries.
+
+    After LHS 3.3: a tree for short vectors, tiles for long ones; the limit between them is where
+    LHS found it (16 KB and 14 KB), and not measured by us.
+    """
+    return {
+        "barrier": [(UNLIMITED, "hierarchical", 0, ALL_SEGMENTS)],
+        "bcast": [(UNLIMITED, "two_stage", 64 * KIB, ALL_SEGMENTS)],
+        "reduce": [(16 * KIB, "n_ary", 32 * KIB, ALL_SEGMENTS),
+                   (UNLIMITED, "tiled_hierarchical", 64 * KIB, ALL_SEGMENTS)],
+        "allreduce": [(16 * KIB, "reduce_broadcast", 16 * KIB, ALL_SEGMENTS),
+                      (UNLIMITED, "tiled_hierarchical", 64 * KIB, ALL_SEGMENTS)],
+    }.get(collective, [])
+
+
+def defaults(collective: str, ranks: int, oversubscribed: bool,
+             domains: int = 1) -> list[tuple[int, str, int, int]]:
+    """Built-in rows (up_to, algorithm, section bytes, segments of a bank), measured on 2 cores:
+    docs/performance.md.
+
+    ``domains``: how many parts of the hardware the ranks lie in. Where each has one of its own,
+    there is nothing to save.
+    """
+    if 1 < domains < ranks and (rows := across_domains(collective)):
+        return rows
+    # Where all ranks post data at once, more than two ranks' rings of many segments don't fit the
+    # caches.
+    few = ALL_SEGMENTS if ranks <= 2 else 2
     if collective == "barrier":
-        return [(UNLIMITED, "all_read", 0)]
+        return [(UNLIMITED, "all_read", 0, ALL_SEGMENTS)]
     if collective == "bcast":
-        return [(UNLIMITED, "fan_out", 32 * KIB if ranks <= 2 else 64 * KIB)]
+        return [(UNLIMITED, "fan_out", 32 * KIB if ranks <= 2 else 64 * KIB, ALL_SEGMENTS)]
     if collective == "reduce":
         if ranks <= 2:
-            return [(UNLIMITED, "fan_in", 32 * KIB)]
+            return [(UNLIMITED, "fan_in", 32 * KIB, ALL_SEGMENTS)]
         # Where ranks share cores, nobody waits for the root to do all the work alone.
         fan_in_limit = 4096 * KIB if oversubscribed else 16 * KIB
-        return [(fan_in_limit, "fan_in", 32 * KIB), (UNLIMITED, "tiled", 32 * KIB)]
+        return [(fan_in_limit, "fan_in", 32 * KIB, ALL_SEGMENTS),
+                (UNLIMITED, "tiled", 32 * KIB, ALL_SEGMENTS)]
     if collective != "allreduce":
         section = 128 * KIB if collective == "reduce_scatter" else 64 * KIB
-        return [(UNLIMITED, ALGORITHMS[collective][0], section)]
+        return [(UNLIMITED, ALGORITHMS[collective][0], section, few)]
     if ranks <= 2:
         # Two dependent exchanges of halves lose to one of everything, most where the cores share
         # no cache. Small sections keep the segments in the private caches.
-        return [(128 * KIB, "all_read", 16 * KIB), (UNLIMITED, "all_read", 64 * KIB)]
+        return [(128 * KIB, "all_read", 16 * KIB, ALL_SEGMENTS),
+                (UNLIMITED, "all_read", 64 * KIB, ALL_SEGMENTS)]
     # All-read does the work of all ranks on each, so its limit falls with their number.
-    return [(128 * KIB // ranks, "all_read", 16 * KIB), (UNLIMITED, "tiled", 64 * KIB)]
+    return [(128 * KIB // ranks, "all_read", 16 * KIB, ALL_SEGMENTS),
+            (UNLIMITED, "tiled", 128 * KIB, few)]
 
 
 def default_radix(ranks: int, oversubscribed: bool) -> int:
@@ -63,18 +117,23 @@ def default_radix(ranks: int, oversubscribed: bool) -> int:
     return 4
 
 
-def decide(config, ranks: int, oversubscribed: bool) -> dict[str, list[Decision]]:
-    """The decision tables of a communicator."""
+def decide(config, ranks: int, oversubscribed: bool,
+           domains: int = 1, table: dict | None = None) -> dict[str, list[Decision]]:
+    """The decision tables of a communicator.
+
+    ``domains``: how many parts of the hardware its ranks lie in. ``table``: what
+    ``tables.for_ranks`` gave on rank 0.
+    """
     tables = {}
     radix = default_radix(ranks, oversubscribed)
     for collective, names in ALGORITHMS.items():
         # A collective with one algorithm has no setting.
         wanted = getattr(config, collective, "auto")
         if wanted == "auto":
-            rows = defaults(collective, ranks, oversubscribed)
+            rows = defaults(collective, ranks, oversubscribed, domains)
             reason = "built-in default" + (", ranks outnumber CPUs" if oversubscribed else "")
         else:
-            rows = [(UNLIMITED, wanted, config.segment_size)]
+            rows = [(UNLIMITED, wanted, config.segment_size, ALL_SEGMENTS)]
             reason = f"set by Config({collective}={wanted!r}) or SMCOLL_{collective.upper()}"
         tables[collective] = [
             Decision(
@@ -84,12 +143,32 @@ def decide(config, ranks: int, oversubscribed: bool) -> dict[str, list[Decision]
                 fan_in=min(config.fan_in or radix, 255),
                 fan_out=min(config.fan_out or radix, 255),
                 section_bytes=min(section or config.segment_size, config.segment_size),
+                segments=min(segments, config.segments),
                 pipelined=config.pipeline,
                 reason=reason,
+                arity=config.arity,
             )
-            for up_to, name, section in rows
+            for up_to, name, section, segments in rows
         ]
+        if wanted == "auto" and table is not None and collective in table["rows"]:
+            usual = tables[collective][-1]
+            tables[collective] = [
+                measured_row(usual, config, names, row, REASONS[table["source"]])
+                for row in table["rows"][collective]]
     return tables
+
+
+def measured_row(usual: Decision, config, names: tuple[str, ...], row: list,
+                 reason: str) -> Decision:
+    """A row of a table or of the model. Radices that were set count; what the row does not say is
+    that of the default for long messages, with which it was measured.
+    """
+    up_to, name, fan_in, fan_out, section, points = row
+    return replace(
+        usual, up_to=up_to, algorithm=name, number=names.index(name),
+        fan_in=config.fan_in or fan_in, fan_out=config.fan_out or fan_out,
+        section_bytes=min(section, config.segment_size), reason=reason,
+        points=tuple(tuple(point) for point in points))
 
 
 def decision_for(tables: dict[str, list[Decision]], collective: str, nbytes: int) -> Decision:
@@ -118,7 +197,7 @@ def in_rank_order(tables: dict[str, list[Decision]], collective: str, nbytes: in
 
 
 def override(decision: Decision, collective: str, algorithm=None, fan_in=None, fan_out=None,
-             section_bytes=None, pipelined=None) -> Decision:
+             section_bytes=None, pipelined=None, arity=None) -> Decision:
     """The same row with an algorithm or radices of the caller's. ValueError for unknown ones."""
     changes = {}
     if algorithm is not None:
@@ -127,18 +206,20 @@ def override(decision: Decision, collective: str, algorithm=None, fan_in=None, f
             raise ValueError(f"{algorithm!r} is no {collective} algorithm "
                              f"(one of {', '.join(names)})")
         changes.update(algorithm=algorithm, number=names.index(algorithm))
-    for name, value in (("fan_in", fan_in), ("fan_out", fan_out)):
+    for name, value, least in (("fan_in", fan_in, 1), ("fan_out", fan_out, 1),
+                               ("arity", arity, 2)):
         if value is None:
             continue
-        if not 1 <= value <= 255:
-            raise ValueError(f"{name}={value} is no radix between 1 and 255")
+        if not least <= value <= 255:
+            raise ValueError(f"{name}={value} is not between {least} and 255")
         if name not in RADICES.get((collective, algorithm or decision.algorithm), ()):
             raise ValueError(f"{collective} {algorithm or decision.algorithm} has no {name} radix")
         changes[name] = value
     if section_bytes is not None:
         if section_bytes < 64:
             raise ValueError(f"section_bytes={section_bytes} is less than 64")
-        changes["section_bytes"] = section_bytes
+        # What was chosen for the row's own sections does not hold for others.
+        changes.update(section_bytes=section_bytes, segments=ALL_SEGMENTS)
     if pipelined is not None:
         changes["pipelined"] = bool(pipelined)
     return replace(decision, reason="given with the call", **changes)

@@ -31,7 +31,9 @@ cdef class Span:
     cdef uint64_t signature, total   # of the current call
     cdef int stage
     cdef list scratches
-    cdef Plan fan_in               # of what is internal
+    cdef Plan fan_in, fan_out      # trees that need no memory but the flag lines
+    cdef size_t in_lines           # bytes that fit those
+    cdef bint reduce_is_named, bcast_is_named
 
     cdef void begin(self, uint64_t call, uint64_t signature, uint64_t total)
     cdef char *scratch(self, int which, size_t nbytes) except NULL

@@ -8,15 +8,21 @@ import numpy
 
 from smcoll.select import decision_for, override
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
 from smcoll.algos cimport Operands, Plan
 from smcoll.barrier cimport (
-    COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER,
+    COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER, Team,
 )
 from smcoll.engine cimport Engine
 from smcoll.nodes.network cimport Network
+
+
+cdef enum:
+    # Bytes of what is no user's: agreements, barriers. In flag lines whatever is set.
+    INTERNAL = 8
+    SLEEP_AFTER_OVERSUBSCRIBED = 20_000    # ns
 
 
 cdef class Span:
@@ -37,6 +43,11 @@ cdef class Span:
         self.scratches = []
         self.fan_in = node.plan(COLLECTIVE_REDUCE, override(
             decision_for(node.decisions, "reduce", 0), "reduce", algorithm="fan_in"))
+        self.fan_out = node.plan(COLLECTIVE_BCAST, override(
+            decision_for(node.decisions, "bcast", 0), "bcast", algorithm="fan_out"))
+        self.in_lines = config.rooted_inline_size
+        self.reduce_is_named = config.reduce != "auto"
+        self.bcast_is_named = config.bcast != "auto"
 
     cdef void begin(self, uint64_t call, uint64_t signature, uint64_t total):
         """The next call."""
@@ -79,16 +90,29 @@ cdef class Span:
         return self.signature ^ <uint64_t> (self.stage & 0xffff) << 24
 
     cdef int bcast(self, char *buffer, size_t nbytes, int local_root) except -1:
+        """From one of this node's ranks, which may first have to hear from another node.
+
+        Where ranks outnumber CPUs, who waits for that soon sleeps: the network needs the CPU.
+        """
         cdef Operands operands
+        cdef Team *team = &self.node.team
+        cdef int64_t sleep_after = team.sleep_after
+        cdef const Plan *plan = &self.fan_out
+        if nbytes > INTERNAL and (nbytes > self.in_lines or self.bcast_is_named):
+            plan = self.node.choose(COLLECTIVE_BCAST, nbytes)
         memset(&operands, 0, sizeof(operands))
         operands.send = operands.recv = buffer
         operands.nbytes = operands.elements = nbytes
         operands.element_size = 1
         operands.root = local_root
         operands.sources = self.node.sources
-        return self.node.carry_out_stage(COLLECTIVE_BCAST, self.next_stage(), self.total,
-                                         &operands, self.node.choose(COLLECTIVE_BCAST, nbytes),
-                                         NULL)
+        if team.oversubscribed:
+            team.sleep_after = SLEEP_AFTER_OVERSUBSCRIBED
+        try:
+            return self.node.carry_out_stage(COLLECTIVE_BCAST, self.next_stage(), self.total,
+                                             &operands, plan, NULL)
+        finally:
+            team.sleep_after = sleep_after
 
     cdef int reduce(self, const Reduction *reduction, const char *send, char *recv,
                     size_t elements, int local_root) except -1:
@@ -97,7 +121,8 @@ cdef class Span:
         cdef const Plan *plan = &self.fan_in
         self.node.fill_operands(&operands, send, recv, elements, reduction.unit,
                                 reduction.operation, local_root)
-        if not reduction.internal:
+        if not reduction.internal and (reduction.ordered or self.reduce_is_named
+                                       or operands.nbytes > self.in_lines):
             plan = self.node.ordered_plan("reduce", operands.nbytes, not reduction.ordered)
         return self.node.carry_out_stage(COLLECTIVE_REDUCE, self.next_stage(), self.total,
                                          &operands, plan, NULL)

@@ -196,12 +196,13 @@ cdef class SpanningEngine(Engine):
             reducing.scan(self.span, &reduction, collective == COLLECTIVE_EXSCAN)
 
     cdef int exchange_(self, int collective, int root, Transfer *outgoing, int sends,
-                       Transfer *incoming, int receives, size_t nbytes, list grown) except -1:
-        cdef Tally *tally = &self.tallies[collective][0]
+                       Transfer *incoming, int receives, size_t nbytes, list grown,
+                       int algorithm=0, bint second_stage=False) except -1:
+        cdef Tally *tally = &self.tallies[collective][algorithm]
         cdef int64_t start
         cdef int truncated
         self.begin(stream_signature(collective, root), 0)
-        start = self.started(tally, nbytes)
+        start = self.went_on(tally, nbytes) if second_stage else self.started(tally, nbytes)
         try:
             truncated = bundles.exchange(self.span, collective, root, outgoing, sends, incoming,
                                          receives, grown)
@@ -222,9 +223,9 @@ cdef class SpanningEngine(Engine):
                 self.choose(COLLECTIVE_ALLREDUCE, elements * element_size(element_type)))
 
     cdef Plan overridden(self, collective, size_t nbytes, algorithm, fan_in, fan_out,
-                         section_bytes, pipelined):
+                         section_bytes, pipelined, arity):
         if any(value is not None for value in (algorithm, fan_in, fan_out, section_bytes,
-                                               pipelined)):
+                                               pipelined, arity)):
             raise ValueError("a communicator over several nodes takes no algorithm by the call: "
                              "Config's names hold inside its nodes")
         return self.choose(COLLECTIVE_NUMBERS[collective], nbytes)[0]
