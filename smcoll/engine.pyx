@@ -298,7 +298,7 @@ cdef class Engine:
         blamed = team.awaited_rank
         if status == FAILED_EXCEPTION:
             error = self.attendant.take_failure()
-            if isinstance(error, Error):
+            if hasattr(error, "blamed"):
                 # From another node, whose ranks have no word in this segment.
                 self.give_up(error, team.size + error.blamed)
                 raise error
