@@ -66,6 +66,7 @@ cdef class Engine:
     cdef bint warned
     cdef int blamed
     cdef list names            # of a node's ranks, as the communicator that spans it numbers them
+    cdef double patience       # times the set timeout: who waits for a waiting rank gives up later
     cdef object outside        # ranks of another node that this one waits for
     cdef object budget
     cdef object __weakref__

@@ -162,6 +162,7 @@ cdef class Engine:
         self.attendant.watch = lambda awaited, seconds: _watch(reference, awaited, seconds)
         self.team.attendant = <void *> self.attendant
         self.start = start
+        self.patience = 1
         self.team.streaming_size = config.streaming_size
         if mapping is not None:
             self.team.base = mapping.base
@@ -413,7 +414,7 @@ cdef class Engine:
             print(f"smcoll: rank {self.name(team.rank)} has waited {seconds:.0f} s for "
                   f"{self.awaited_in_words(rank)} in call {team.call}, "
                   f"{describe_call(team.signature, team.nbytes)}", file=sys.stderr, flush=True)
-        if 0 < self.config.timeout <= seconds:
+        if 0 < self.config.timeout * self.patience <= seconds:
             return FAILED_TIMEOUT
         return DONE
 

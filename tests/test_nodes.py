@@ -29,8 +29,8 @@ PLACEMENTS = {
     "all alone": lambda ranks: list(range(ranks)),
 }
 IN_ORDER = ("blocks", "last alone first", "three nodes", "all alone")
-# 5 doubles; more than a flag line; sliced and in several sections with SETTINGS.
-COUNTS = (1, 5, 700, 12_001, 70_000)
+# A flag line; one section; with SETTINGS sliced, and in several sections.
+COUNTS = (1, 700, 12_001)
 SETTINGS = {"network_section": 8192, "slice_above": 16384, "bundle_size": 2048}
 
 
@@ -79,7 +79,7 @@ def test_trees_between_nodes_reach_every_node_once(nodes, chain):
 # ---------------------------------------------------------------------- results
 
 
-@pytest.mark.mpi(3, 5)
+@pytest.mark.mpi(4)
 @everywhere
 def test_collectives_of_buffers(spread):
     rank, size = spread.rank, spread.size
@@ -127,7 +127,7 @@ def test_collectives_of_buffers(spread):
         np.testing.assert_array_equal(before, wanted)
 
 
-@pytest.mark.mpi(3)
+@pytest.mark.mpi(4)
 @pytest.mark.parametrize("between", ["recursive_doubling", "dissemination"])
 @everywhere
 def test_an_allreduce_gives_all_ranks_the_same_bits(spread, between, monkeypatch):
@@ -151,13 +151,13 @@ def append_digits(one, two, _datatype):
     right[:, 1] += left[:, 1]
 
 
-@pytest.mark.mpi(5)
+@pytest.mark.mpi(4)
 @everywhere
 def test_operands_keep_their_order(spread):
     rank, size = spread.rank, spread.size
     pair = MPI.INT64_T.Create_contiguous(2).Commit()
     operation = MPI.Op.Create(append_digits, commute=False)
-    digits = int("12345"[:size])
+    digits = int("1234"[:size])
     for count in (1, 3000):
         mine = np.tile(np.array([rank + 1, 1]), (count, 1))
         result = np.zeros((count, 2), int)
@@ -168,12 +168,12 @@ def test_operands_keep_their_order(spread):
             spread.Reduce([mine, count, pair], [result, count, pair], operation, root)
             assert rank != root or (result == [digits, size]).all()
         spread.Scan([mine, count, pair], [result, count, pair], operation)
-        assert (result == [int("12345"[:rank + 1]), rank + 1]).all()
+        assert (result == [int("1234"[:rank + 1]), rank + 1]).all()
     operation.Free()
     pair.Free()
 
 
-@pytest.mark.mpi(3)
+@pytest.mark.mpi(4)
 @everywhere
 def test_collectives_of_objects(spread):
     rank, size = spread.rank, spread.size
@@ -189,7 +189,7 @@ def test_collectives_of_objects(spread):
     assert spread.allreduce(str(rank)) == "".join(map(str, range(size)))
 
 
-@pytest.mark.mpi(3)
+@pytest.mark.mpi(4)
 @pytest.mark.parametrize("spread", ["round robin"], indirect=True)
 def test_explain_says_what_goes_to_mpi(spread):
     assert spread.explain("allreduce", 8).path == "shared memory and network"
@@ -199,7 +199,7 @@ def test_explain_says_what_goes_to_mpi(spread):
     assert [row["path"] for row in spread.stats() if row["collective"] == "scan"] == ["MPI"]
 
 
-@pytest.mark.mpi(3)
+@pytest.mark.mpi(4)
 def test_off_by_its_setting(comm_world, monkeypatch):
     monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank))
     comm = smcoll.Comm(comm_world, smcoll.Config(across_nodes=False))
@@ -207,11 +207,11 @@ def test_off_by_its_setting(comm_world, monkeypatch):
     comm.Free()
 
 
-@pytest.mark.mpi(3)
+@pytest.mark.mpi(4)
 def test_one_node_without_its_segment_sends_all_ranks_to_mpi(comm_world, monkeypatch, capfd):
     monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank // 2))
     if comm_world.rank == 2:
-        def refuse(mapping, nonce):
+        def refuse(mapping, nonce, kind):
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr("smcoll.establish.Mapping", type(
@@ -219,7 +219,7 @@ def test_one_node_without_its_segment_sends_all_ranks_to_mpi(comm_world, monkeyp
     comm = smcoll.Comm(comm_world)
     total = np.zeros(1)
     comm.Allreduce(np.ones(1), total)
-    assert comm.engine is None and total[0] == 3
+    assert comm.engine is None and total[0] == 4
     assert "No space left" in comm.explain("allreduce", 8).reason
     comm.Free()
 
@@ -227,7 +227,7 @@ def test_one_node_without_its_segment_sends_all_ranks_to_mpi(comm_world, monkeyp
 # ---------------------------------------------------------------------- errors
 
 
-@pytest.mark.mpi(3, 4)
+@pytest.mark.mpi(4)
 @pytest.mark.parametrize("spread", ["blocks", "round robin"], indirect=True)
 @pytest.mark.parametrize("wrong", ["Barrier", "root", "bytes"])
 def test_ranks_of_different_nodes_that_disagree_find_out(spread, wrong):
@@ -252,7 +252,7 @@ def test_ranks_of_different_nodes_that_disagree_find_out(spread, wrong):
         comm.Barrier()
 
 
-@pytest.mark.mpi(3)
+@pytest.mark.mpi(4)
 @pytest.mark.parametrize("spread", ["blocks", "round robin"], indirect=True)
 @pytest.mark.parametrize("count", [1, 5000])
 def test_a_timeout_is_told_to_all_nodes(spread, count):
@@ -276,7 +276,7 @@ DEATH = """
     import numpy as np
     import smcoll
     directory, victim = sys.argv[1], int(sys.argv[2])
-    comm = smcoll.Comm(world, smcoll.Config(timeout=4))
+    comm = smcoll.Comm(world, smcoll.Config(timeout=2))
     comm.Allreduce(np.ones(1), np.ones(1))
 
     def report(text):
@@ -322,7 +322,7 @@ FUZZER = (Path(__file__).parent / "differential.py").read_text()
 @pytest.mark.parametrize("nodes, options", [("0,0,1", ()), ("0,1,0,2", ("--small",))])
 def test_random_programs_on_several_nodes(nodes, options):
     ranks = nodes.count(",") + 1
-    result = programs.run_ranks(ranks, FUZZER, "--seconds", "4", "--seed", str(ranks), "--nodes",
+    result = programs.run_ranks(ranks, FUZZER, "--seconds", "3", "--seed", str(ranks), "--nodes",
                                 nodes, *options)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "without a difference" in result.stdout

@@ -228,6 +228,7 @@ cdef class Network:
         if not self.all_here():
             parcel = self.waiting[-1]
             self.node.outside = self.place.members[self.place.node_of[parcel.peer]]
+            self.node.patience = 1.25
             self.node.complete_outside(nothing_awaited, <void *> self)
             if self.error is not None:
                 error, self.error = self.error, None

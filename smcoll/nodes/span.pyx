@@ -85,8 +85,13 @@ cdef class Span:
     # ------------------------------------------------------------------ stages
 
     cdef uint64_t next_stage(self):
-        """The call's signature with the number of its next stage."""
+        """The call's signature with the number of its next stage.
+
+        Patience grows from who waits for a rank of its node that is not there yet, over who waits
+        for another node, to who waits for one of those: the first to give up knows for whom.
+        """
         self.stage += 1
+        self.node.patience = 1 if self.stage == 1 else 1.5
         return self.signature ^ <uint64_t> (self.stage & 0xffff) << 24
 
     cdef int bcast(self, char *buffer, size_t nbytes, int local_root) except -1:
@@ -106,11 +111,13 @@ cdef class Span:
         operands.element_size = 1
         operands.root = local_root
         operands.sources = self.node.sources
+        cdef uint64_t stage = self.next_stage()
+        self.node.patience = 1.5
         if team.oversubscribed:
             team.sleep_after = SLEEP_AFTER_OVERSUBSCRIBED
         try:
-            return self.node.carry_out_stage(COLLECTIVE_BCAST, self.next_stage(), self.total,
-                                             &operands, plan, NULL)
+            return self.node.carry_out_stage(COLLECTIVE_BCAST, stage, self.total, &operands, plan,
+                                             NULL)
         finally:
             team.sleep_after = sleep_after
 
