@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,22 @@ def _seconds(value) -> float:
     if not 0 <= number < 1e9:
         raise ValueError(f"{value!r} is no duration in seconds")
     return number
+
+
+def _signal_name(value) -> str:
+    """``"SIGQUIT"``, ``"quit"`` or ``"3"`` -> ``"SIGQUIT"``; an empty text stays one."""
+    text = str(value).strip().upper()
+    if not text:
+        return ""
+    number = int(text) if text.isdigit() else getattr(signal, f"SIG{text.removeprefix('SIG')}", 0)
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        raise ValueError(f"{value!r} is no signal") from None
+    if name in ("SIGKILL", "SIGSTOP", "SIGUSR1"):
+        raise ValueError(f"{name} can't be handled" if name != "SIGUSR1" else
+                         "SIGUSR1 is what MPICH's launcher sends by itself")
+    return name
 
 
 def _segment_size(value) -> int:
@@ -192,6 +209,10 @@ class Config:
         0.0, _seconds, "seconds", "raise WaitTimeout after waiting this long; 0: never")
     warn_after: float = _setting(
         60.0, _seconds, "seconds", "say on stderr who is waited for after this long; 0: never")
+    report_signal: str = _setting(
+        "", _signal_name, "",
+        "on this signal a process says on stderr where its Python threads are and who waits for "
+        "whom in its communicators (SIGQUIT, say; empty: none)")
     spin: int = _setting(
         -1, _integer(-1, 10_000_000), "polls",
         "polls before yielding the CPU; -1: 1000, or 0 where ranks outnumber CPUs")

@@ -65,12 +65,16 @@ cdef class Engine:
     cdef bint unusable         # failed or closed
     cdef bint warned
     cdef int blamed
+    cdef int64_t looked_at_all     # when a wait last looked at all ranks' lives (monotonic ns)
     cdef list names            # of a node's ranks, as the communicator that spans it numbers them
     cdef double patience       # times the set timeout: who waits for a waiting rank gives up later
     cdef object outside        # ranks of another node that this one waits for
     cdef object budget
     cdef object __weakref__
 
+    cdef bint has_left(self, int rank)
+    cdef bint has_died(self, int rank)
+    cdef bint owes_us(self, int rank, int awaited)
     cdef Tree tree(self, int radix)
     cdef Plan plan(self, int collective, decision)
     cdef Plan overridden(self, collective, size_t nbytes, algorithm, fan_in, fan_out,

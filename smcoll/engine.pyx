@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 import weakref
+from collections import Counter
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.pystate cimport PyThreadState
@@ -20,14 +21,11 @@ from smcoll.atomics cimport (
     fence_acquire, load_acquire, load_relaxed, monotonic_ns, store_release, try_lock, unlock,
 )
 from smcoll.barrier cimport (
-    COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLTOALL, COLLECTIVE_BARRIER,
-    COLLECTIVE_BCAST, COLLECTIVE_EXSCAN, COLLECTIVE_GATHER, COLLECTIVE_OBJECT_ALLGATHER,
-    COLLECTIVE_OBJECT_ALLTOALL, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_OBJECT_GATHER,
-    COLLECTIVE_OBJECT_SCATTER, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE,
-    COLLECTIVE_SCAN, COLLECTIVE_SCATTER, DONE, FAILED_EXCEPTION, FAILED_MISMATCH, FAILED_PEER_DEAD,
-    FAILED_POISONED, FAILED_TIMEOUT, POISON_EXCEPTION, POISON_MISMATCH, POISON_PEER_DEAD,
-    POISON_TIMEOUT, Attendant, Team, attend_between_calls, begin_call, begin_mpi_call, init_team,
-    condition, pack_signature, wait_until,
+    COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE,
+    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE, DONE, FAILED_EXCEPTION, FAILED_MISMATCH,
+    FAILED_PEER_DEAD, FAILED_POISONED, FAILED_TIMEOUT, POISON_EXCEPTION, POISON_MISMATCH,
+    POISON_PEER_DEAD, POISON_TIMEOUT, Attendant, Team, attend_between_calls, begin_call,
+    begin_mpi_call, init_team, condition, pack_signature, wait_until,
 )
 from smcoll.buffers cimport Specification, parse
 from smcoll.cursor cimport start_cursor
@@ -38,7 +36,7 @@ from smcoll.kernels cimport (
 )
 from smcoll.operations cimport code_of_op
 from smcoll.reduce_scatter cimport Blocks
-from smcoll.segment cimport Mapping, Published, Status, published, status_of
+from smcoll.segment cimport Mapping, Published, Status, published, rank_range, status_of
 from smcoll.streams cimport (
     NEEDS_MEMORY, Exchange, Stream, Transfer, begin_exchange, complete_exchange, init_streams,
 )
@@ -46,10 +44,12 @@ from smcoll.trees cimport Tree
 
 from mpi4py import MPI
 
-from smcoll import kernels
 from smcoll.algos import ALGORITHMS, COLLECTIVE_NUMBERS, OBJECT_COLLECTIVES
+from smcoll.calls import describe_call, in_words
 from smcoll.errors import Error, MismatchError, PeerError, SegmentError, WaitTimeout
+from smcoll.observation import Observation
 from smcoll.select import decision_for, in_rank_order, override
+from smcoll.topology.pages import pages_by_node
 
 
 cdef extern from "Python.h":
@@ -72,53 +72,11 @@ cdef enum:
     # a visible part of a short call.
     TIME_ALL_ABOVE = 65536
 
-_COLLECTIVE_TITLES = {
-    COLLECTIVE_BARRIER: "Barrier", COLLECTIVE_BCAST: "Bcast", COLLECTIVE_REDUCE: "Reduce",
-    COLLECTIVE_ALLREDUCE: "Allreduce", COLLECTIVE_RESERVE: "reserving shared memory",
-    COLLECTIVE_GATHER: "Gather", COLLECTIVE_SCATTER: "Scatter",
-    COLLECTIVE_ALLGATHER: "Allgather", COLLECTIVE_ALLTOALL: "Alltoall",
-    COLLECTIVE_REDUCE_SCATTER: "Reduce_scatter", COLLECTIVE_SCAN: "Scan",
-    COLLECTIVE_EXSCAN: "Exscan", COLLECTIVE_OBJECT_BCAST: "bcast",
-    COLLECTIVE_OBJECT_GATHER: "gather", COLLECTIVE_OBJECT_SCATTER: "scatter",
-    COLLECTIVE_OBJECT_ALLGATHER: "allgather", COLLECTIVE_OBJECT_ALLTOALL: "alltoall",
-}
-_REDUCTIONS = (COLLECTIVE_REDUCE, COLLECTIVE_ALLREDUCE, COLLECTIVE_REDUCE_SCATTER,
-               COLLECTIVE_SCAN, COLLECTIVE_EXSCAN)
-_ROOTED = (COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_GATHER, COLLECTIVE_SCATTER,
-           COLLECTIVE_OBJECT_BCAST, COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_SCATTER)
-# Their lengths are agreed, and compared.
-_MEASURED = (*_REDUCTIONS, COLLECTIVE_BCAST, COLLECTIVE_ALLGATHER, COLLECTIVE_OBJECT_BCAST,
-             COLLECTIVE_OBJECT_ALLGATHER)
-_OP_TITLES = {code: name for name, code in kernels.OPERATIONS.items()}
-_TYPE_TITLES = {code: name for name, code in kernels.ELEMENT_TYPES.items()}
+# How often a wait looks whether ranks other than the awaited one are alive.
+cdef int64_t LOOK_AT_ALL_EVERY = 50_000_000
+
 _NO_OP = 31
 _NO_TYPE = 63
-
-
-def describe_call(uint64_t signature, uint64_t nbytes):
-    """A published signature in words: ``Allreduce(SUM, float64, 512 B)``."""
-    cdef int collective = <int> (signature >> 59)
-    cdef int op = <int> (signature >> 54) & 31
-    cdef int element_type = <int> (signature >> 48) & 63
-    cdef int root = <int> (signature & 0xffffff)
-    details = []
-    if collective in _REDUCTIONS:
-        details.append(_OP_TITLES.get(op, "another operation"))
-        details.append(_TYPE_TITLES.get(element_type, "another type"))
-    if collective in _ROOTED:
-        details.append(f"root={root}")
-    if collective in _MEASURED:
-        details.append(f"{nbytes} B")
-    title = _COLLECTIVE_TITLES.get(collective, f"collective {collective}")
-    return f"{title}({', '.join(details)})" if details else title
-
-
-def _in_words(ranks):
-    """[0, 1, 3] -> "ranks 0, 1 and 3"."""
-    names = [str(rank) for rank in ranks]
-    if len(names) == 1:
-        return f"rank {names[0]}"
-    return f"ranks {', '.join(names[:-1])} and {names[-1]}"
 
 
 def _watch(engine_reference, int rank, double seconds):
@@ -234,7 +192,7 @@ cdef class Engine:
         cdef int status
         if self.unusable:
             return UNUSABLE
-        if not try_lock(&self.team.busy):
+        if not try_lock(&self.team.status.busy):
             return BUSY
         self.team.thread_state = NULL
         self.team.holds_gil = False
@@ -245,7 +203,7 @@ cdef class Engine:
             return DONE
         status = attend_between_calls(&self.team)
         if status != DONE:
-            unlock(&self.team.busy)
+            unlock(&self.team.status.busy)
         return status
 
     cdef int explain_refusal(self, int status) except -1:
@@ -266,7 +224,7 @@ cdef class Engine:
         self.take_gil_back()
         if self.closed:
             return self.leave_for_good(status)
-        unlock(&self.team.busy)
+        unlock(&self.team.status.busy)
         if status != DONE:
             self.fail(status)
         return 0
@@ -325,10 +283,17 @@ cdef class Engine:
 
     def poison(self, uint64_t reason, int blamed):
         """Tell every rank that waits, now or later, that this one has given up, and why."""
-        cdef Status *status = status_of(&self.team.layout, self.team.base, self.team.rank)
+        cdef Status *status = self.team.status
         status.poison_call = self.team.call
         status.poison_rank = blamed
         store_release(&status.poison, reason)
+
+    def disown(self):
+        """In a forked child: the communicator is its parent's, whatever the child does."""
+        if self.failure is None:
+            self.failure = (Error, "this communicator belongs to the process that this one was "
+                                   "forked from")
+        self.unusable = True
 
     def abandon(self):
         """Give the communicator up without synchronising: an exception is on its way up."""
@@ -382,6 +347,7 @@ cdef class Engine:
         """About every millisecond of a wait for ``rank``: 0, or why the wait can't succeed."""
         cdef Team *team = &self.team
         cdef int other
+        cdef int64_t now
         cdef Status *status
         if self.closed:
             raise MPI.Exception(MPI.ERR_COMM)
@@ -397,18 +363,16 @@ cdef class Engine:
             if entry is not None and not self.compatible(entry):
                 team.awaited_rank = other
                 return FAILED_MISMATCH
-        # In a call that MPI carries out (rank < 0) a peer may be through with it and have left.
-        for other in range(team.size) if rank < 0 else (rank,):
-            status = status_of(&team.layout, team.base, other)
-            if other == team.rank:
-                continue
-            if load_acquire(&status.left) != 0:
-                gone = rank >= 0
-            else:
-                gone = not self.mapping.is_alive(other) and load_acquire(&status.left) == 0
-            if gone:
-                team.awaited_rank = other
-                return FAILED_PEER_DEAD
+        if rank >= 0 and (self.has_left(rank) or self.has_died(rank)):
+            team.awaited_rank = rank
+            return FAILED_PEER_DEAD
+        now = monotonic_ns()
+        if rank < 0 or now - self.looked_at_all > LOOK_AT_ALL_EVERY:
+            self.looked_at_all = now
+            for other in range(team.size):
+                if other != team.rank and self.has_died(other) and self.owes_us(other, rank):
+                    team.awaited_rank = other
+                    return FAILED_PEER_DEAD
         if 0 < self.config.warn_after <= seconds and not self.warned:
             self.warned = True
             print(f"smcoll: rank {self.name(team.rank)} has waited {seconds:.0f} s for "
@@ -417,6 +381,24 @@ cdef class Engine:
         if 0 < self.config.timeout * self.patience <= seconds:
             return FAILED_TIMEOUT
         return DONE
+
+    cdef bint has_left(self, int rank):
+        """Whether a rank freed the communicator or ended, in good order."""
+        return load_acquire(&status_of(&self.team.layout, self.team.base, rank).left) != 0
+
+    cdef bint has_died(self, int rank):
+        """Whether a rank's process is gone though it never left."""
+        return (not self.has_left(rank) and not self.mapping.is_alive(rank)
+                and not self.has_left(rank))
+
+    cdef bint owes_us(self, int rank, int awaited):
+        """Whether a dead rank did not end the call that we are in: nobody can complete it then.
+
+        What it owed to a call that MPI carries out (``awaited`` < 0), only MPI knows.
+        """
+        cdef Status *status = status_of(&self.team.layout, self.team.base, rank)
+        cdef int64_t beyond = <int64_t> (load_acquire(&status.current_call) - self.team.call)
+        return awaited < 0 or beyond < 0 or beyond == 0 and status.busy != 0
 
     def compatible(self, entry):
         """Whether a peer's published call can be the one that we are in."""
@@ -431,7 +413,9 @@ cdef class Engine:
                 continue
             callers.setdefault(describe_call(*entry), []).append(self.name(rank))
         sides = sorted(callers.items(), key=lambda side: (len(side[1]), side[1]))
-        text = ", ".join(f"{_in_words(ranks)} called {what}" for what, ranks in sides)
+        text = ", ".join(f"{in_words(ranks)} called {what}" for what, ranks in sides)
+        if len(sides) == 2 and len(sides[1][1]) > 1:
+            text = f"{in_words(sides[0][1])} called {sides[0][0]}, the others {sides[1][0]}"
         if len(sides) < 2 and self.names is not None:
             text += ", another node something else"
         return f"ranks disagree about collective number {call}: {text}"
@@ -466,13 +450,17 @@ cdef class Engine:
     def awaited_in_words(self, int rank):
         """Who is awaited, and where that rank is as far as it has published it."""
         if rank < 0:
-            return "MPI" if self.outside is None else f"{_in_words(self.outside)}, on another node,"
+            return "MPI" if self.outside is None else f"{in_words(self.outside)}, on another node,"
         cdef Status *status = status_of(&self.team.layout, self.team.base, rank)
         cdef uint64_t call = load_acquire(&status.current_call)
         entry = self.published_call(rank, call)
         what = "no collective yet" if entry is None else describe_call(*entry)
         relation = "in or past" if call >= self.team.call else "not beyond"
         return f"rank {self.name(rank)}, which is {relation} its call {call}, {what},"
+
+    def observe(self):
+        """Every rank's ``observation.RankView``: what it does and whom it waits for. Local."""
+        return Observation(self.mapping.descriptor, self.team.rank).look()
 
     # ------------------------------------------------------------------ the data regions
 
@@ -551,7 +539,7 @@ cdef class Engine:
         try:
             problem = self.reserve_mine(part, wanted)
         except BaseException:
-            unlock(&self.team.busy)
+            unlock(&self.team.status.busy)
             raise
         mine = problem is None
         begin_call(&self.team, signature, nbytes)
@@ -671,7 +659,7 @@ cdef class Engine:
         if self.closed:
             with gil:
                 return self.leave_for_good(status)
-        unlock(&self.team.busy)
+        unlock(&self.team.status.busy)
         if status != DONE:
             with gil:
                 self.fail(status)
@@ -945,7 +933,7 @@ cdef class Engine:
         try:
             request = start_call()
         except BaseException:
-            unlock(&self.team.busy)
+            unlock(&self.team.status.busy)
             raise
         completion = _Completion(request)
         status = self.wait_outside(completed, <void *> completion)
@@ -1025,6 +1013,20 @@ cdef class Engine:
         """Shared memory that this rank has really reserved."""
         return self.mapping.bytes_reserved
 
+    def pages_by_node(self):
+        """Pages of this rank's reserved memory by NUMA node; None where the kernel can't say."""
+        cdef char *start = rank_range(&self.team.layout, self.team.base, self.team.rank)
+        cdef size_t control = self.team.layout.control
+        ranges = [(0, control)]
+        if self.mapping.streams_reserved:
+            ranges.append((control, self.team.layout.streams))
+        if self.mapping.data_reserved:
+            ranges.append((control + self.team.layout.streams, self.team.layout.data))
+        found = [pages_by_node(<size_t> start + offset, length) for offset, length in ranges]
+        if None in found:
+            return None
+        return dict(sum(map(Counter, found), Counter()))
+
     @property
     def stream_chunk(self):
         """Bytes of a chunk of the streams between pairs of ranks."""
@@ -1044,15 +1046,13 @@ cdef class Engine:
 
     def close(self):
         """Say that we left, and unmap. Local; safe to call twice, and in a forked child."""
-        cdef Status *status
         if self.closed:
             return
         self.closed = self.unusable = True
         if self.mapping.is_ours():
-            status = status_of(&self.team.layout, self.team.base, self.team.rank)
-            store_release(&status.left, 1)
+            store_release(&self.team.status.left, 1)
             self.budget.give_back(self.mapping.bytes_reserved)
-            if not try_lock(&self.team.busy):
+            if not try_lock(&self.team.status.busy):
                 # In a call of another thread, or of the code that a signal handler interrupted:
                 # that one ends, and unmaps.
                 self.poison(POISON_EXCEPTION, self.team.rank)

@@ -11,6 +11,8 @@ import dataclasses
 import json
 import os
 import sys
+import threading
+import time
 import zlib
 
 import numpy
@@ -19,7 +21,7 @@ from mpi4py import MPI
 from . import kernels, node, progress, select, tables
 from .config import Config
 from .engine import Engine
-from .errors import SegmentError, TopologyError
+from .errors import SegmentError, TopologyError, WaitTimeout
 from .memory import budget
 from .nodes.network import Network, hidden_communicator
 from .nodes.placement import Placement
@@ -29,6 +31,9 @@ from .segment import NONCE_BYTES, Mapping, remove_stale
 from .topology import domains
 
 _RECORD_BYTES = 4096
+
+_this_thread = threading.local()     # config: the settings of the last set-up in it
+_unfinished: list = []               # steps of set-ups that were given up
 
 
 def gather(comm: MPI.Intracomm, record: dict) -> list[dict]:
@@ -40,7 +45,8 @@ def gather(comm: MPI.Intracomm, record: dict) -> list[dict]:
     mine[:8].view(numpy.uint32)[:] = len(text), zlib.crc32(text)
     mine[8:8 + len(text)] = numpy.frombuffer(text, numpy.uint8)
     everyone = numpy.zeros((comm.Get_size(), _RECORD_BYTES), numpy.uint8)
-    MPI.Intracomm.Allgather(comm, [mine, MPI.BYTE], [everyone, MPI.BYTE])
+    _wait_for(MPI.Intracomm.Iallgather(comm, [mine, MPI.BYTE], [everyone, MPI.BYTE]),
+              (mine, everyone))
     records = []
     for rank, row in enumerate(everyone):
         length, checksum = (int(number) for number in row[:8].view(numpy.uint32))
@@ -50,6 +56,31 @@ def gather(comm: MPI.Intracomm, record: dict) -> list[dict]:
                                "gives wrong data")
         records.append(json.loads(text))
     return records
+
+
+def _wait_for(request: MPI.Request, buffers) -> None:
+    """Complete a step of a set-up; as in shared memory, signals are handled and time is up.
+
+    Nonblocking, since a blocking call would keep Ctrl-C waiting until the last rank has come.
+    """
+    config = getattr(_this_thread, "config", None) or Config()
+    began = time.monotonic()
+    warned = False
+    try:
+        while not request.Test():
+            waited = time.monotonic() - began
+            time.sleep(min(waited / 16, 0.001) if waited > 0.001 else 0)
+            if 0 < config.warn_after <= waited and not warned:
+                warned = True
+                print(f"smcoll: rank {MPI.Intracomm(MPI.COMM_WORLD).Get_rank()} of COMM_WORLD has "
+                      f"waited {waited:.0f} s for the other ranks of a communicator, which is made "
+                      "at their first collective", file=sys.stderr, flush=True)
+            if 0 < config.timeout <= waited:
+                raise WaitTimeout(f"waited {config.timeout:g} s for the other ranks to make a "
+                                  "communicator at their first collective")
+    except BaseException:
+        _unfinished.append((request, buffers))     # MPI may still write into them
+        raise
 
 
 def attempt(comm: MPI.Intracomm, step) -> str | None:
@@ -109,6 +140,7 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
     rank, size = comm.Get_rank(), comm.Get_size()
     if size == 1:
         return None, config, "one rank"
+    _this_thread.config = config
     where, misplaced = _own_place(rank)
     mine = {
         "place": where,

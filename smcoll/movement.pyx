@@ -30,6 +30,8 @@ from smcoll.messages cimport Gathered, Messages
 from smcoll.state cimport check_root, engine_of, own_mpi
 from smcoll.streams cimport Transfer
 
+from smcoll.errors import Error
+
 ctypedef Sides (*rooted_parser)(object, object, int, int, int)
 ctypedef Sides (*parser)(object, object, int, int)
 
@@ -237,7 +239,6 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str me
     cdef _Layouts layouts = None
     cdef Messages messages
     cdef Typemap typemap = None
-    cdef Cursor own, place
     cdef int rank, mine, size, truncated = 0, sends = 0
     if engine is None:
         own_mpi(comm, "scatter")
@@ -270,11 +271,7 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str me
             sends += 1
     engine.exchange_(COLLECTIVE_SCATTER, root, messages.outgoing, sends, NULL, 0,
                      layouts.blocks.total, None)
-    if not sides.recv_in_place:
-        layouts.place(&own, mine)
-        start_cursor(&place, sides.recv_message.message.address, runs_of(typemap),
-                     sides.recv_message.message.nbytes)
-        check_truncated(copy_own(&own, &place))
+    check_truncated(keep_own(sides, layouts, typemap, root))
 
 
 cdef scatter_in_two_stages(Engine engine, Sides sides, _Layouts layouts, Typemap typemap,
@@ -285,71 +282,105 @@ cdef scatter_in_two_stages(Engine engine, Sides sides, _Layouts layouts, Typemap
     from the root itself, in the first stage.
     """
     cdef const DomainView *view = engine.team.domains
-    cdef int mine = engine.team.rank, domain = view.domain_of[engine.team.rank], rank, i
+    cdef int mine = engine.team.rank, domain = view.domain_of[mine]
     cdef int leader = leader_of(view, view.domain[domain], root)
-    cdef int sends = 0, receives = 0, truncated = 0
-    cdef size_t room = 0, nbytes
-    cdef Holders members = members_of(view, domain)
-    cdef Cursor own, place
-    cdef list grown = [None] * view.ranks
-    cdef list packed = []
-    cdef bytes text
-    cdef char *block
-    cdef bint keeps = sides.recv_in_place if mine == root else False
-    if not keeps:
-        room = sides.recv_message.message.nbytes
-        start_cursor(&place, sides.recv_message.message.address, runs_of(typemap), room)
+    cdef int sends = 0, receives = 0, truncated
+    cdef size_t nbytes = layouts.blocks.total if mine == root else 0
+    cdef list grown = [None] * view.ranks, packed = []
+    cdef Cursor place
     if mine == root:
-        nbytes = layouts.blocks.total
+        sends = send_to_leaders(view, layouts, messages, root, packed)
+    else:
+        nbytes = sides.recv_message.message.nbytes
+        incoming(messages.incoming, root if leader == mine else leader,
+                 sides.recv_message.message.address, 0 if leader == mine else nbytes,
+                 runs_of(typemap))
+        # A leader's message has no place in the user's memory, even if it would fit.
+        messages.incoming.grows = leader == mine
+        receives = leader == mine or leader == root
+    truncated = engine.exchange_(COLLECTIVE_SCATTER, root, messages.outgoing, sends,
+                                 messages.incoming, receives, nbytes, grown, SCATTER_TWO_STAGE)
+    engine.continues = True
+    sends = 0
+    receives = not receives and mine != root
+    if mine == root:
+        truncated += keep_own(sides, layouts, typemap, mine)
+    elif leader == mine:
+        check_packed(engine, grown[root], members_of(view, domain).count)
+        start_cursor(&place, sides.recv_message.message.address, runs_of(typemap), nbytes)
+        sends = pass_on(members_of(view, domain), mine, grown[root], messages, &place, &truncated)
+    truncated += engine.exchange_(COLLECTIVE_SCATTER, root, messages.outgoing, sends,
+                                  messages.incoming, receives, nbytes, None, SCATTER_TWO_STAGE,
+                                  True)
+    check_truncated(truncated)
+
+
+cdef int keep_own(Sides sides, _Layouts layouts, Typemap typemap, int root):
+    """The root's own block of a Scatter; 1 where it was truncated."""
+    cdef Cursor own, place
+    if sides.recv_in_place:
+        return 0
+    layouts.place(&own, root)
+    start_cursor(&place, sides.recv_message.message.address, runs_of(typemap),
+                 sides.recv_message.message.nbytes)
+    return copy_own(&own, &place)
+
+
+cdef int send_to_leaders(const DomainView *view, _Layouts layouts, Messages messages, int root,
+                         list packed):
+    """The root's messages, to the leaders and to its own domain. ``packed`` keeps what is sent."""
+    cdef Holders members
+    cdef bytes text
+    cdef int domain, i, rank, sends = 0
+    for domain in range(view.domains):
+        members = members_of(view, domain)
+        if domain != view.domain_of[root]:
+            text = pack_blocks(layouts, members)
+            packed.append(text)
+            outgoing(&messages.outgoing[sends], members.rank[0], text, len(text), NULL)
+            sends += 1
+            continue
         for i in range(members.count):
             rank = members.rank[i]
             if rank != root:
                 outgoing(&messages.outgoing[sends], rank, layouts.blocks.block[rank].address,
                          layouts.blocks.block[rank].nbytes, layouts.runs(rank))
                 sends += 1
-        for i in range(view.domains):
-            if i != domain:
-                text = pack_blocks(layouts, members_of(view, i))
-                packed.append(text)
-                outgoing(&messages.outgoing[sends], leader_of(view, view.domain[i], root), text,
-                         len(text), NULL)
-                sends += 1
-    else:
-        nbytes = room
-        if leader in (mine, root):
-            incoming(messages.incoming, root, sides.recv_message.message.address, room,
-                     runs_of(typemap))
-            messages.incoming.grows = leader == mine
-            receives = 1
-    truncated = engine.exchange_(COLLECTIVE_SCATTER, root, messages.outgoing, sends,
-                                 messages.incoming, receives, nbytes, grown, SCATTER_TWO_STAGE)
-    engine.continues = True
-    sends = receives = 0
-    if mine == root:
-        if not keeps:
-            layouts.place(&own, mine)
-            truncated = copy_own(&own, &place)
-    elif leader == mine:
-        text = grown[root]
-        block = <char *> text + 8 * members.count
-        for i in range(members.count):
-            nbytes = (<size_t *> <char *> text)[i]
-            if members.rank[i] == mine:
-                start_cursor(&own, block, NULL, nbytes)
-                truncated = copy_own(&own, &place)
-            else:
-                outgoing(&messages.outgoing[sends], members.rank[i], block, nbytes, NULL)
-                sends += 1
-            block += nbytes
-        nbytes = room
-    elif leader != root:
-        incoming(messages.incoming, leader, sides.recv_message.message.address, room,
-                 runs_of(typemap))
-        receives = 1
-    truncated += engine.exchange_(COLLECTIVE_SCATTER, root, messages.outgoing, sends,
-                                  messages.incoming, receives, nbytes, None, SCATTER_TWO_STAGE,
-                                  True)
-    check_truncated(truncated)
+    return sends
+
+
+cdef check_packed(Engine engine, bytes text, int blocks):
+    """Nothing that came through shared memory is trusted for addresses (DESIGN rule 10)."""
+    cdef const size_t *lengths = <const size_t *> <char *> text
+    cdef size_t left = len(text)
+    cdef bint fits = left >= <size_t> (8 * blocks)
+    cdef int i
+    if fits:
+        left -= 8 * blocks
+        for i in range(blocks):
+            fits = fits and lengths[i] <= left
+            left -= lengths[i] if fits else 0
+    if not fits or left != 0:
+        engine.abandon()
+        raise Error("what came for this rank's domain is damaged")
+
+
+cdef int pass_on(Holders members, int mine, bytes text, Messages messages, Cursor *place,
+                 int *truncated):
+    """A leader's messages to its domain; its own block goes to ``place``."""
+    cdef const size_t *lengths = <const size_t *> <char *> text
+    cdef char *block = <char *> text + 8 * members.count
+    cdef Cursor own
+    cdef int i, sends = 0
+    for i in range(members.count):
+        if members.rank[i] == mine:
+            start_cursor(&own, block, NULL, lengths[i])
+            truncated[0] += copy_own(&own, place)
+        else:
+            outgoing(&messages.outgoing[sends], members.rank[i], block, lengths[i], NULL)
+            sends += 1
+        block += lengths[i]
+    return sends
 
 
 cdef bytes pack_blocks(_Layouts layouts, Holders members):

@@ -19,6 +19,7 @@ part of the result that has arrived.
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
+from smcoll.atomics cimport store_release
 from smcoll.barrier cimport (
     DONE, BankCursor, acquire_slot_waiting, advance_cursor, publish, release_slot, wait_line,
 )
@@ -142,7 +143,8 @@ cdef int combine_children(Call *call, Section *section, char *out) noexcept nogi
 
 # ---------------------------------------------------------------------- Allreduce
 
-cdef int allreduce_reduce_broadcast(Call *call, bint pipelined, size_t section_bytes) noexcept nogil:
+cdef int allreduce_reduce_broadcast(Call *call, bint pipelined,
+                                    size_t section_bytes) noexcept nogil:
     """Up an n-ary tree to rank 0, down in two stages (LHS 2.2)."""
     grow_tree(call, 0)
     call.down.child = call.team.scratch + call.team.size
@@ -249,6 +251,9 @@ cdef int barrier_hierarchical(Team *team, int arity) noexcept nogil:
                                               slot.slot), released, down.parent)
         if status != DONE:
             return status
-    publish(team, own, released)
+        # The parent may be comparing the rest of the line just now.
+        store_release(&own.flag, released)
+    else:
+        publish(team, own, released)
     release_slot(team, &slot)
     return DONE

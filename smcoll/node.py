@@ -41,6 +41,7 @@ def processor() -> str:
 
 def allowed_cpus() -> list[int]:
     """The CPUs in this process's affinity mask."""
+    # Not by way of /proc, which may be that of another PID namespace.
     return sorted(os.sched_getaffinity(0))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-import weakref
 
 from mpi4py import MPI
 
@@ -21,7 +20,7 @@ _request = None
 _buffer = bytearray(1)
 _finalize_keyval = None
 _owner_process = None
-_to_close = weakref.WeakSet()
+_at_end = []
 
 
 def start() -> None:
@@ -40,17 +39,9 @@ def start() -> None:
         atexit.register(stop)
 
 
-def close_before_stop(owner) -> None:
-    """Call ``owner.close()`` before MPI ends, if it is still alive then."""
-    _to_close.add(owner)
-
-
 def stop() -> None:
     """Cancel the receive and free its communicator; pokes do nothing from here on."""
     global _communicator, _request
-    if os.getpid() == _owner_process:
-        for owner in list(_to_close):
-            owner.close()
     with _lock:
         request, _request = _request, None
         communicator, _communicator = _communicator, None
@@ -61,7 +52,15 @@ def stop() -> None:
         communicator.Free()
 
 
+def before_finalize(callback) -> None:
+    """Have ``callback()`` called once, when MPI is finalised, while it still works."""
+    if callback not in _at_end:
+        _at_end.append(callback)
+
+
 def _at_finalize(comm, keyval, value) -> None:
+    for callback in _at_end:
+        callback()
     stop()
 
 

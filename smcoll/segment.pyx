@@ -139,6 +139,27 @@ def memory_cost(config, int ranks):
     }
 
 
+def places_to_observe(bytes header):
+    """Where a mapping keeps what a report tells of each rank, from the mapping's header page.
+
+    Returns ``{"total", "ranks", "stride", "first", "ring", "ring_entries"}``: bytes of the
+    mapping, number of ranks, bytes from one rank's Status line to the next, offset of rank 0's,
+    and from a Status line to the ring of published calls. OSError unless it is a mapping's header.
+    """
+    cdef Layout layout
+    if len(header) < _HEADER.size or not header.startswith(_MAGIC):
+        raise OSError(errno.EINVAL, "not a segment of this version of smcoll")
+    _, _, total, ranks, banks, segments, segment_size = _HEADER.unpack_from(header)
+    try:
+        # What lies before the inline slots does not depend on the sizes that the header lacks.
+        compute_layout(&layout, ranks, banks, segments, segment_size, 0, 0, 0)
+    except (ValueError, OverflowError) as error:
+        raise OSError(errno.EINVAL, f"the header of a segment is damaged: {error}")
+    return {"total": total, "ranks": ranks, "first": layout.header,
+            "stride": (total - layout.header) // ranks, "ring": layout.ring,
+            "ring_entries": layout.ring_entries}
+
+
 def name_prefix():
     """Start of the names of this user's segments."""
     return f"{NAME_PREFIX}-{os.geteuid()}-"

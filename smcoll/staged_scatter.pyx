@@ -22,16 +22,17 @@ to earlier ones, which every rank has copied in or reduced by then.
 from libc.string cimport memcpy
 
 from smcoll.barrier cimport DONE
-from smcoll.domains cimport Holders, leader_of, members_of
-from smcoll.n_ary cimport STEP_RESULT, grow_tree, reduce_up
+from smcoll.domains cimport Holders, members_of
+from smcoll.n_ary cimport grow_tree, reduce_up
 from smcoll.pipeline cimport Section, complete, deliver, heard, plan_call, post, region
 from smcoll.tiled_hierarchical cimport (
-    STEP_TILE, copy_in_for_domain, heard_holders, plan_domains, reduce_across_domains,
-    reduce_in_domain, tile_of,
+    copy_in_for_domain, heard_holders, plan_domains, reduce_across_domains, reduce_in_domain,
+    tile_of,
 )
 
 cdef enum:
-    STEP_HELD = 2              # the holders have the result: RESULT of the tree, TILE of the tiles
+    # The holders have the result: n_ary's RESULT, tiled_hierarchical's TILE.
+    STEP_HELD = 2
     STEP_SCATTERED = 4
 
 

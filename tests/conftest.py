@@ -26,7 +26,7 @@ if not harness.inside_job():
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true",
                      help="also run the tests marked slow (other projects' tests, fetched from "
-                     "PyPI)")
+                     "PyPI; large models, ThreadSanitizer and planted bugs)")
     parser.addoption("--nodes", type=int, default=1,
                      help="run the tests marked mpi on so many pretended nodes")
 

@@ -48,7 +48,6 @@ class Mutant:
     tests: str
 
 
-RELEASED = "cursor.kind, cursor.bank),\n                      cursor.pass_ + 1)"
 PARITY = "parity = <int> (team.exchanges & 1)"
 
 MUTANTS = (
@@ -78,13 +77,15 @@ MUTANTS = (
            (Edit("smcoll/barrier.pyx", "        if not reached(field, cursor.pass_):\n",
                  "        if not reached(field, cursor.pass_ - 1):\n"),), SEQUENCES),
     Mutant("epoch_too_high", "EPOCH_TOO_HIGH",
-           (Edit("smcoll/barrier.pxd", RELEASED, RELEASED.replace("+ 1", "+ 2")),),
+           (Edit("smcoll/barrier.pxd", "                  cursor.pass_ + 1)\n",
+                 "                  cursor.pass_ + 2)\n"),),
            SEQUENCES),
     Mutant("epoch_too_low", "EPOCH_TOO_LOW",
-           (Edit("smcoll/barrier.pxd", RELEASED, RELEASED.replace(" + 1", "")),),
+           (Edit("smcoll/barrier.pxd", "                  cursor.pass_ + 1)\n",
+                 "                  cursor.pass_)\n"),),
            SEQUENCES),
     Mutant("release_at_first_slot", "RELEASE_AT_FIRST_SLOT",
-           (Edit("smcoll/barrier.pxd", "    if cursor.slot == team.layout.segments - 1:\n",
+           (Edit("smcoll/barrier.pxd", "    if cursor.slot == cursor.in_use - 1:\n",
                  "    if cursor.slot == 0:\n"),), SEQUENCES),
     Mutant("release_before_reading", "RELEASE_BEFORE_READING",
            (Edit("smcoll/inline.pyx", "        memcpy(buffer, line.payload, nbytes)\n",
@@ -95,8 +96,10 @@ MUTANTS = (
                  "    status = DONE\n"),), SEQUENCES),
     Mutant("window_too_wide", "WINDOW_TOO_WIDE",
            (Edit("smcoll/pipeline.pyx",
-                 "window = min(phases, (team.layout.banks - 1) * team.layout.segments + 1)",
+                 "window = min(phases, (team.layout.banks - 1) * team.segments.in_use + 1)",
                  "window = phases"),), SEQUENCES),
+    Mutant("bank_left_unreleased", "BANK_LEFT_UNRELEASED",
+           (Edit("smcoll/barrier.pyx", "        release_bank(team, cursor)\n", ""),), SEQUENCES),
     Mutant("stream_post_before_copy", "POST_BEFORE_COPY",
            (Edit("smcoll/streams.pyx", """        pack_next(&message.cursor, place, piece)
         stream.sent += 1
@@ -177,7 +180,7 @@ def run_tests(folder: Path, tests: str, deadline: float) -> str:
         return "hangs"
     if process.returncode == 0:
         return "passed"
-    name = re.search(r"FAILED \S*::(\S+)", output)
+    name = re.search(r"FAILED [^:\n]*::(.+?)(?: - |$)", output, re.MULTILINE)
     if name is None:
         raise RuntimeError(f"no test ran:\n{output[-3000:]}")
     return f"failed: {name.group(1)}"

@@ -31,6 +31,7 @@ from smcoll.segment cimport Mapping
 from smcoll.streams cimport Exchange, Transfer, begin_exchange, complete_exchange
 from smcoll.trees cimport TreeView
 
+from smcoll.algos import ALGORITHMS, COLLECTIVE_NUMBERS
 from smcoll.config import Config
 from smcoll.memory import budget
 from smcoll.segment import NONCE_BYTES
@@ -42,6 +43,7 @@ cdef extern from "sched.h" nogil:
 cdef enum:
     LONGEST = 3000             # elements of 8 bytes: six sections of the smallest data regions
     RADICES = 3
+    NUMBERS = 32               # more than the largest number of a collective
     WRONG_DATA = -100          # beside the FAILED codes
 
 cdef int *COLLECTIVES = [
@@ -98,6 +100,7 @@ cdef class _Rank:
     cdef Transfer *outgoing
     cdef Transfer *incoming
     cdef const TreeView *trees[RADICES]
+    cdef int algorithms[NUMBERS]
     cdef uint64_t shared       # state of the random numbers that all ranks draw alike
     cdef uint64_t own          # of this rank's: delays
     cdef readonly int status
@@ -108,8 +111,13 @@ cdef class _Rank:
         self.mapping = _View(rank, size, config)
         self.mapping.over(whole)
         self.mapping.reserve_control()
-        self.engine = Engine(self.mapping, config, rank, size, size > 2, 0, None, budget, start)
-        self.engine.use(decide(config, size, size > 2))
+        # Two domains where the ranks are enough.
+        places = [(f"NUMA node {2 * other // size}",) for other in range(size)]
+        self.engine = Engine(self.mapping, config, rank, size, size > 2, 0, None, budget, start,
+                             places)
+        self.engine.use(decide(config, size, size > 2, len(self.engine.domains)))
+        for collective, names in ALGORITHMS.items():
+            self.algorithms[COLLECTIVE_NUMBERS[collective]] = len(names)
         self.engine.reserve_part(DATA_REGIONS)
         self.engine.reserve_part(STREAMS)
         self.engine.team.attended = INT64_MAX // 2
@@ -166,13 +174,16 @@ cdef class _Rank:
         cdef size_t elements = next_random(&self.shared) % (longest + 1)
         cdef int root = <int> (next_random(&self.shared) % <uint64_t> self.engine.team.size)
         cdef Plan plan
-        plan.algorithm = self.algorithm_of(collective)
+        plan.algorithm = <int> (next_random(&self.shared) % <uint64_t> self.algorithms[collective])
         plan.fan_in = self.trees[next_random(&self.shared) % RADICES]
         plan.fan_out = self.trees[next_random(&self.shared) % RADICES]
         plan.section_bytes = self.engine.team.layout.segment_size
         if next_random(&self.shared) % 4 == 0:
             plan.section_bytes //= 4
         plan.pipelined = next_random(&self.shared) % 4 != 0
+        plan.arity = <int> (2 + next_random(&self.shared) % RADICES)
+        plan.segments = <int> (
+            1 + next_random(&self.shared) % <uint64_t> self.engine.team.layout.segments)
         if (collective == COLLECTIVE_GATHER or collective == COLLECTIVE_SCATTER
                 or collective == COLLECTIVE_ALLTOALL):
             return self.exchange(collective, root, elements)
@@ -181,14 +192,6 @@ cdef class _Rank:
         if collective == COLLECTIVE_BCAST:
             return self.bcast(&plan, elements, root)
         return self.reduction(collective, &plan, elements, root)
-
-    cdef int algorithm_of(self, int collective) noexcept nogil:
-        cdef uint64_t choice = next_random(&self.shared)
-        if collective == COLLECTIVE_ALLREDUCE:
-            return <int> (choice % 5)
-        if collective == COLLECTIVE_REDUCE or collective == COLLECTIVE_BARRIER:
-            return <int> (choice % 3)
-        return 0
 
     cdef int bcast(self, const Plan *plan, size_t elements, int root) noexcept nogil:
         cdef Team *team = &self.engine.team

@@ -9,10 +9,10 @@ import math
 import random
 
 import pytest
-from smcoll.tiled import bounds
 
 from smcoll import dissemination
 from smcoll.domains import Domains
+from smcoll.tiled import bounds
 from smcoll.topology import domains as places
 from smcoll.topology import synthetic
 from smcoll.topology.hardware import build_tree
@@ -213,7 +213,7 @@ def test_dissemination_reads_p_log_s_vectors_elsewhere(machine):
     assert total == machine.p * machine.m * math.ceil(math.log2(machine.s))
 
 
-def test_excess_ranks_of_dissemination(monkeypatch):
+def test_excess_ranks_of_dissemination():
     """LHS figure 6 (long version 7): of 2 domains of 6 ranks, 4 in each take part."""
     found = Domains([(f"NUMANode {rank // 6}",) for rank in range(12)])
     taking_part = [rank for rank in range(12) if dissemination.source(found, rank, 0) is not None]

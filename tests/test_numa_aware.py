@@ -67,6 +67,10 @@ def test_scatter_in_two_stages(comm_world, placement):
                 comm.Scatterv(send, [result, counts[rank], MPI.INT], root)
                 check(result[:-1], wanted, (root, counts))
                 assert result[-1] == -1
+                roomy = np.full(4 * length + 100, -1, "i")
+                comm.Scatterv(send, roomy, root)
+                check(roomy[:counts[rank]], wanted, (root, counts, "roomy"))
+                assert (roomy[counts[rank]:] == -1).all()
                 holes = np.full(2 * counts[rank], -1, "i")
                 comm.Scatterv(send, [holes, counts[rank], every_other], root)
                 check(holes[::2], wanted, (root, counts, "holes"))
@@ -77,7 +81,7 @@ def test_scatter_in_two_stages(comm_world, placement):
                              MPI.IN_PLACE if rank == root else result, root)
                 if rank != root:
                     check(result, equal[length * rank:length * (rank + 1)], (root, length))
-                calls += 3
+                calls += 4
             short = np.zeros(4, "i")
             with pytest.raises(MPI.Exception) as refused:
                 comm.Scatter(np.zeros(5 * ranks, "i") if rank == root else None, short, root)
@@ -148,8 +152,8 @@ def test_operations_that_do_not_commute(comm_world):
                 with pytest.raises(ValueError, match="does not combine operands in rank order"):
                     comm.Allreduce(mine, result, keep_left)
     for name in STAGED:
-        with (placed(domains),
-              smcoll.Comm(comm_world, smcoll.Config(reduce_scatter=name)) as comm,
+        config = smcoll.Config(reduce_scatter=name)
+        with (placed(domains), smcoll.Comm(comm_world, config) as comm,
               pytest.raises(ValueError, match="does not combine operands in rank order")):
             comm.Reduce_scatter_block(mine, result[:1000], keep_left)
     keep_left.Free()
@@ -183,3 +187,30 @@ def test_radices_are_checked(comm_world, collective):
                 call(*buffers, algorithm=name, arity=arity)
         with pytest.raises(ValueError, match="has no arity radix"):
             call(*buffers, algorithm=ALGORITHMS[collective][0], arity=2)
+
+
+@pytest.mark.mpi(3, 5)
+@pytest.mark.parametrize("collective", ["reduce", "allreduce", "reduce_scatter"])
+def test_operations_of_the_user_s_that_commute(comm_world, collective):
+    """Without a kernel: Op.Reduce_local does it, in whatever order the algorithm takes."""
+    rank, ranks = comm_world.rank, comm_world.size
+    add = MPI.Op.Create(lambda one, two, _: np.add(
+        np.frombuffer(one, "q"), np.frombuffer(two, "q"), np.frombuffer(two, "q")), commute=True)
+    count = 700 * ranks
+    mine = data("SUM", "q", rank, count, 3)
+    wanted = expected("SUM", "q", ranks, count, 3)
+    for name in ALGORITHMS[collective]:
+        config = smcoll.Config(segment_size=4096, **{collective: name})
+        with placed(uneven(ranks, 2)), smcoll.Comm(comm_world, config) as comm:
+            result = np.zeros(count, "q")
+            if collective == "reduce":
+                comm.Reduce(mine, result if rank == 1 else None, add, 1)
+                assert rank != 1 or (result == wanted).all(), name
+            elif collective == "allreduce":
+                comm.Allreduce(mine, result, add)
+                assert (result == wanted).all(), name
+            else:
+                comm.Reduce_scatter_block(mine, result[:700], add)
+                assert (result[:700] == wanted[700 * rank:700 * (rank + 1)]).all(), name
+            assert [row["algorithm"] for row in comm.stats() if row["calls"]] == [name]
+    add.Free()

@@ -28,7 +28,8 @@ CONFIGS = (
 )
 THREADS = (2, 3, 5)
 STARTS = (1, 2**63 - 50, 2**64 - 100)  # of all counters
-DEADLINE = 120.0  # seconds for one sequence
+COMPLETE = "complete"
+DEADLINE = 40.0  # seconds for one sequence (it takes one or two)
 
 # What ThreadSanitizer must report of a planted bug, or find in the data that it spoils.
 PLANTED = ("post_before_copy", "one_exchange_slot", "no_bank_barrier", "bank_one_round_early",
@@ -76,15 +77,19 @@ def run(folder: Path, calls: int, seeds: range) -> tuple[list[str], list[str]]:
         result = subprocess.run(
             [sys.executable, __file__, "--inside", str(calls), str(seeds.start), str(seeds.stop)],
             env=environment, cwd=logs, capture_output=True, text=True, check=False)
-        if result.returncode not in (0, 1):
-            raise RuntimeError(f"the threads ended with {result.returncode}:\n"
-                               f"{result.stdout[-2000:]}{result.stderr[-2000:]}")
         text = "".join(path.read_text() for path in sorted(Path(logs).glob("report*")))
-    return result.stdout.splitlines(), re.findall(r"SUMMARY: ThreadSanitizer: (.*)", text)
+    problems = result.stdout.splitlines()
+    if problems[-1:] == [COMPLETE]:
+        return [], re.findall(r"SUMMARY: ThreadSanitizer: (.*)", text)
+    if not problems:
+        raise RuntimeError(f"the threads ended with {result.returncode}:\n{result.stderr[-2000:]}"
+                           f"{text[-2000:]}")
+    # Threads that hang fault while the process ends: not a finding.
+    return problems, re.findall(r"SUMMARY: ThreadSanitizer: (data race .*)", text)
 
 
 def inside(calls: int, seeds: range) -> int:
-    """In the process with the sanitizer: one line for each sequence that went wrong."""
+    """In the process with the sanitizer: a line for the sequence that went wrong, or COMPLETE."""
     import mpi4py
 
     mpi4py.rc.initialize = mpi4py.rc.finalize = False  # no MPI: no threads of its own
@@ -96,8 +101,9 @@ def inside(calls: int, seeds: range) -> int:
                 problem = run_threads(threads, calls, seed * 1000 + threads,
                                       STARTS[seed % len(STARTS)], config, DEADLINE)
                 if problem is not None:
-                    print(f"{threads} threads, seed {seed}, {config}: {problem}", flush=True)
+                    print(f"{config}, seed {seed}, {threads} threads: {problem}", flush=True)
                     os._exit(1)  # threads that hang can't be ended
+    print(COMPLETE, flush=True)
     return 0
 
 
@@ -149,8 +155,9 @@ def main() -> int:
                 continue
             problems, reports = check_planted(folder, name, options.calls)
             failed |= not reports and not problems
-            print(f"| {name} | {len(reports)} | {short(reports[0]) if reports else ''} | "
-                  f"{problems[0] if problems else 'right'} |", flush=True)
+            data = problems[0].partition("}, ")[2] if problems else "right"
+            print(f"| {name} | {len(reports)} | {short(reports[0]) if reports else ''} | {data} |",
+                  flush=True)
     return 1 if failed else 0
 
 

@@ -124,6 +124,7 @@ def gather(ranks: int) -> dict:
             collective: [
                 {"up_to": None if row.up_to == select.UNLIMITED else row.up_to,
                  "algorithm": row.algorithm, "fan_in": row.fan_in, "fan_out": row.fan_out,
+                 "arity": row.arity,
                  "section_bytes": row.section_bytes, "segments": row.segments,
                  "reason": row.reason}
                 for row in rows

@@ -101,7 +101,8 @@ def tune(task: TuneTask, counts: list[int], cores: int, meta: dict) -> dict:
         steps = fit.primitives(rows)
         here = machine_with(known.changed(yield_=fit.yield_of(steps, count, cores)), count)
         compared = fit.compared(here, fit.times_of(rows))
-        fit.mark(compared, config.Config(table="off"), count, facts["oversubscribed"])
+        fit.mark(compared, config.Config(table="off"), count, facts["oversubscribed"],
+                 here.s)
         record["rows"] += compared
         record["crossovers"] += fit.crossings(compared, "predicted_us")
         record["crossovers"] += fit.crossings(compared, "measured_us")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from .. import node, select
 from ..algos import ALGORITHMS
 from ..topology import hardware
-from . import machine, parameters, predict
+from . import fit, machine, parameters, predict
 
 TRUSTED = 0.25
 SIZES = tuple(8 << shift for shift in range(0, 22, 3))
@@ -23,8 +23,8 @@ def rows(content: dict, ranks: int, config) -> dict[str, list[dict]]:
                                parameters.from_dict(content["parameters"]), node.allowed_cpus())
     errors = [table["errors"] for table in content["tables"] if not table["oversubscribed"]]
     found = {}
-    for collective, names in ALGORITHMS.items():
-        if len(names) < 2 or collective == "barrier" or not errors:
+    for collective in ALGORITHMS:
+        if collective not in fit.TUNED or collective == "barrier" or not errors:
             continue
         if all(error.get(collective, 1.0) <= TRUSTED for error in errors):
             chosen = _choose(collective, here, config)
@@ -35,7 +35,7 @@ def rows(content: dict, ranks: int, config) -> dict[str, list[dict]]:
 
 def _choose(collective: str, here: machine.Machine, config) -> list[dict] | None:
     """Rows by size; None where the default is nowhere much slower than the best prediction."""
-    defaults = select.decide(config, here.ranks, False)
+    defaults = select.decide(config, here.ranks, False, here.s)
     picked = []
     for nbytes in SIZES:
         usual = select.decision_for(defaults, collective, nbytes)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from ..trees import Tree
 from . import lhs
 from .machine import Machine, lines
+from .parameters import LINE
 
 HEADER = 32         # bytes of a flag line before its payload
 STREAM_CELL = 224   # bytes of a message that travels in a stream's cell
@@ -78,10 +79,20 @@ def cost(collective: str, name: str, sectioned: bool = True):
     return register
 
 
-# How far away from the core a message lies depends on all buffers that are in use. A reduction,
-# like the parameters' measurement, has four of its size (two that new values come from, what is
-# sent, what is received), a bcast three.
-FOOTPRINT = {"bcast": 0.75}
+# How far away from the core a message lies depends on all buffers that are in use: two that new
+# values come from, what is sent, what is received. In a reduction, and where the parameters are
+# measured, each has the message's size; blocks for each of p ranks make some of them larger.
+BUFFERS = {
+    "bcast": lambda p: 3.0, "gather": lambda p: 3.0 + p, "allgather": lambda p: 3.0 + p,
+    "scatter": lambda p: 3.0 * p + 1, "reduce_scatter": lambda p: 3.0 * p + 1,
+    "alltoall": lambda p: 4.0 * p,
+}
+
+
+def footprint(collective: str, nbytes: int, machine: Machine) -> float:
+    """Size of a reduction's message with as many bytes in use. Ranks on a core share its caches."""
+    buffers = BUFFERS[collective](machine.ranks) if collective in BUFFERS else 4.0
+    return nbytes * buffers / 4 * machine.ranks / machine.running
 
 
 def predict(collective: str, name: str, machine: Machine, nbytes: int, plan: Plan) -> float:
@@ -102,7 +113,8 @@ def _call(key: tuple[str, str], function: Cost, machine: Machine, nbytes: int,
         m = max(0.0, lines(nbytes + HEADER) - 1) if nbytes else 0.0
         return in_time(collective, machine, function(machine, m, nbytes, plan), 1, False, True)
     if key not in SECTIONED:
-        return in_time(collective, machine, function(machine, lines(nbytes), nbytes, plan), 1,
+        away = footprint(collective, nbytes, machine)
+        return in_time(collective, machine, function(machine, lines(nbytes), away, plan), 1,
                        False, False)
     section = plan.section_bytes
     if collective == "reduce_scatter":
@@ -110,9 +122,7 @@ def _call(key: tuple[str, str], function: Cost, machine: Machine, nbytes: int,
     elif name == "recursive_doubling":
         section = max(64, section // 2)
     sections = max(1, -(-nbytes // section))
-    # Ranks that take turns on a core share its caches.
-    footprint = nbytes * FOOTPRINT.get(collective, 1.0) * machine.ranks / machine.running
-    work = function(machine, lines(nbytes / sections), footprint, plan)
+    work = function(machine, lines(nbytes / sections), footprint(collective, nbytes, machine), plan)
     return in_time(collective, machine, work, sections, plan.pipelined, False)
 
 
@@ -566,13 +576,12 @@ def allreduce_dissemination(machine, m, nbytes, plan):
 # ---------------------------------------------------------------------- one message for each rank
 
 
-def streamed(machine: Machine, sender: float, receiver: float, total: float, m: float,
-             nbytes: float) -> Work:
+def streamed(machine: Machine, sender: float, receiver: float, total: float, m: float) -> Work:
     """Messages through the streams: both sides work at once, a chunk apart."""
-    chunk = min(1.0, STREAM_CHUNK / nbytes) if nbytes else 1.0
+    chunk = min(1.0, STREAM_CHUNK / (m * LINE)) if m else 1.0
     behind = chunk * min(sender, receiver)
     path = machine.beta.latency + max(sender, receiver) + behind
-    chunks = max(1, -(-int(nbytes) // STREAM_CHUNK))
+    chunks = max(1, -(-int(m * LINE) // STREAM_CHUNK))
     return Work(path, max(sender, receiver), total, 1, chunks)
 
 
@@ -582,7 +591,7 @@ def gather_direct(machine, m, nbytes, plan):
     copy = machine.copy(m, nbytes)
     read = copy + sum(machine.joined(0, other).lines(m, 1, nbytes)
                       for other in range(1, machine.ranks))
-    return streamed(machine, copy, read, (machine.ranks - 1) * copy + read, m, nbytes)
+    return streamed(machine, copy, read, (machine.ranks - 1) * copy + read, m)
 
 
 @cost("scatter", "direct", sectioned=False)
@@ -591,7 +600,7 @@ def scatter_direct(machine, m, nbytes, plan):
     copy = machine.copy(m, nbytes)
     read = max(machine.joined(0, other).lines(m, 1, nbytes) for other in range(1, machine.ranks))
     total = machine.ranks * copy + (machine.ranks - 1) * read
-    return streamed(machine, machine.ranks * copy, read, total, m, nbytes)
+    return streamed(machine, machine.ranks * copy, read, total, m)
 
 
 @cost("scatter", "two_stage", sectioned=False)
@@ -610,7 +619,7 @@ def alltoall_direct(machine, m, nbytes, plan):
     """Each rank copies a block into each stream, reads one from each, and copies its own."""
     moved = machine.ranks * machine.copy(m, nbytes) + machine.read_all(m, nbytes)
     return Work(machine.beta.latency + moved, moved, machine.ranks * moved, 1,
-                max(1, -(-int(nbytes) // STREAM_CHUNK)) * (machine.ranks - 1))
+                max(1, -(-int(m * LINE) // STREAM_CHUNK)) * (machine.ranks - 1))
 
 
 @cost("allgather", "direct")

@@ -21,8 +21,9 @@ from .parameters import LINE, Curve, Link, Parameters
 
 # What entering a call and a phase cost is fitted to messages of at most this size.
 CALIBRATED_UP_TO = 8 << 10
-# Those with something to choose: an algorithm, a radix or the size of sections.
-TUNED = {name for name, names in ALGORITHMS.items() if len(names) > 1} | {"bcast"}
+# Those with something to choose by size: an algorithm, a radix or the size of sections. A scatter's
+# algorithm is one for all sizes, since its receivers need not know the size.
+TUNED = {name for name, names in ALGORITHMS.items() if len(names) > 1} - {"scatter"}
 # A row of the table leaves the default only for a gain beyond the noise.
 WORTH_A_CHANGE = 1.05
 
@@ -201,13 +202,13 @@ def default_of(rows: list[dict], decisions: list, nbytes: int) -> dict | None:
     return min(candidates, key=distance, default=None)
 
 
-def mark(rows: list[dict], config, ranks: int, oversubscribed: bool) -> None:
+def mark(rows: list[dict], config, ranks: int, oversubscribed: bool, domains: int = 1) -> None:
     """Sets ``best``, ``default`` and ``chosen`` on the rows of one number of ranks.
 
     Chosen is the default where it is within 5 % of the best, else what the next smaller size has
     where that is, else the best.
     """
-    decisions = select.decide(config, ranks, oversubscribed)
+    decisions = select.decide(config, ranks, oversubscribed, domains)
     points: dict[tuple, list[dict]] = {}
     for row in rows:
         row.update(best=False, default=False, chosen=False)

@@ -41,7 +41,6 @@ cdef class Network:
     cdef int owner_process
     cdef uint64_t call, signature, total
     cdef readonly uint64_t messages, message_bytes
-    cdef object __weakref__
 
     cdef void begin(self, uint64_t call, uint64_t signature, uint64_t total)
     cdef Parcel new_parcel(self, int peer, bint incoming)

@@ -20,8 +20,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 from smcoll.engine cimport Engine
 
-from smcoll import progress
-from smcoll.engine import describe_call
+from smcoll.calls import describe_call
 from smcoll.errors import Error, MismatchError, PeerError, WaitTimeout
 
 cdef enum:
@@ -142,7 +141,6 @@ cdef class Network:
         self.owner_process = os.getpid()
         self.alarm_text = bytearray(ALARM)
         self.alarm = comm.Irecv(self.alarm_text, MPI.ANY_SOURCE, tag + 2)
-        progress.close_before_stop(self)
 
     cdef void begin(self, uint64_t call, uint64_t signature, uint64_t total):
         """The call that all further messages belong to."""

@@ -11,6 +11,7 @@ cdef class SpanningEngine(Engine):
     cdef readonly Span span
     cdef readonly Engine node
     cdef bint memory_agreed
+    cdef int in_a_call             # 1 while this rank is in a call
 
     cdef bint composes(self, int collective, const Operands *operands) except -1
     cdef bint needs_memory(self, int collective, const Operands *operands) except -1

@@ -120,13 +120,13 @@ cdef class SpanningEngine(Engine):
         cdef int status
         if self.unusable:
             self.refuse()
-        if not try_lock(&self.team.busy):
+        if not try_lock(&self.in_a_call):
             raise Error("this communicator is in another collective already (a second thread, or "
                         "a signal handler that calls it): one call at a time")
         if not self.continues:
             status = attend_between_calls(&self.node.team)
             if status != DONE:
-                unlock(&self.team.busy)
+                unlock(&self.in_a_call)
                 raise self.node.attendant.take_failure()
         self.continues = False
         self.team.call += 1
@@ -134,13 +134,13 @@ cdef class SpanningEngine(Engine):
         return 0
 
     cdef end(self):
-        unlock(&self.team.busy)
+        unlock(&self.in_a_call)
         if self.closed:
             self.close_parts()
 
     cdef fail_everywhere(self, error):
         """This rank can't go on in a call that others are in: tell its node, and the others."""
-        unlock(&self.team.busy)
+        unlock(&self.in_a_call)
         if self.unusable:
             return
         self.unusable = True
@@ -300,6 +300,15 @@ cdef class SpanningEngine(Engine):
 
     # ------------------------------------------------------------------ the end
 
+    def disown(self):
+        """In a forked child: the communicator is its parent's, whatever the child does."""
+        Engine.disown(self)
+        self.node.disown()
+
+    def observe(self):
+        """The views of this node's ranks, as ``Engine.observe``."""
+        return self.node.observe()
+
     def abandon(self):
         """Give the communicator up without synchronising: an exception is on its way up."""
         if not self.closed and self.failure is None:
@@ -315,7 +324,7 @@ cdef class SpanningEngine(Engine):
         if self.closed:
             return
         self.closed = self.unusable = True
-        if not try_lock(&self.team.busy):
+        if not try_lock(&self.in_a_call):
             self.node.close()      # the call that is on unmaps at its end
             return
         self.close_parts()

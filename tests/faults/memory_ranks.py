@@ -66,7 +66,7 @@ def fall_back(fault: str, memory: str = "shm", undo=lambda: None) -> None:
     comm.Barrier()
     milliseconds = (time.perf_counter() - began) * 1e3
     refused = comm.engine is None
-    use(comm)
+    use(comm, (1, 100, 5000, 20_000))  # within what RLIMIT_AS leaves
     comm.Free()
     raised = False
     comm = smcoll.Comm(world, smcoll.Config(memory=memory, strict=True))
@@ -159,7 +159,7 @@ def limited(rank: int, which: int, value):
 
 def address_space_and_a_little() -> int:
     fields = Path("/proc/self/status").read_text().split("VmSize:")[1].split()
-    return int(fields[0]) * 1024 + (3 << 20)
+    return int(fields[0]) * 1024 + (8 << 20)
 
 
 def descriptors_in_use() -> int:

@@ -66,20 +66,27 @@ def a_call(comm, rng: random.Random) -> None:
 def descriptor_of_the_segment() -> str:
     for entry in os.scandir("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            if "smcoll" in os.readlink(entry.path):
+            if os.readlink(entry.path).startswith(("/dev/shm/smcoll-", "/memfd:smcoll")):
                 return f"/proc/{os.getpid()}/fd/{entry.name}"
     raise AssertionError("no segment")
 
 
-def one_round(seed: int, seconds: float) -> tuple[str, int]:
+def start_scribbler() -> subprocess.Popen | None:
+    """One for the whole job, of rank 0."""
+    if world.rank != 0:
+        return None
+    return subprocess.Popen([sys.executable, SCRIBBLER, str(world.size), json.dumps(SETTINGS)],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def one_round(scribbler, seed: int, seconds: float) -> tuple[str, int]:
     """Make a communicator, use it while it is scribbled over; how that ended, and calls made."""
     comm = smcoll.Comm(world, smcoll.Config(**SETTINGS))
     comm.Barrier()
-    scribbler = None
-    if world.rank == 0:
-        scribbler = subprocess.Popen(
-            [sys.executable, SCRIBBLER, descriptor_of_the_segment(), str(seed), str(world.size),
-             str(seconds), json.dumps(SETTINGS)], stdout=subprocess.PIPE, text=True)
+    world.Barrier()  # everybody is out of the first before it is scribbled over
+    if scribbler is not None:
+        scribbler.stdin.write(f"{descriptor_of_the_segment()} {seed} {seconds}\n")
+        scribbler.stdin.flush()
         assert scribbler.stdout.readline() == "ready\n"
     world.Barrier()
     rng, calls, outcome = random.Random(seed), 0, "went on"
@@ -93,8 +100,7 @@ def one_round(seed: int, seconds: float) -> tuple[str, int]:
         outcome = type(error).__name__
     world.Barrier()
     if scribbler is not None:
-        assert int(scribbler.communicate(timeout=60)[0]) > 0
-        assert scribbler.returncode == 0
+        assert int(scribbler.stdout.readline()) > 0
     comm.Free()
     return outcome, calls
 
@@ -103,14 +109,18 @@ def main() -> None:
     rounds, seconds, seed = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     outcomes: collections.Counter[str] = collections.Counter()
     total, slowest = 0, 0.0
+    scribbler = start_scribbler()
     for number in range(rounds):
         faulthandler.dump_traceback_later(60, exit=True)  # a hang
         began = time.monotonic()
-        outcome, calls = one_round(seed + number, seconds)
+        outcome, calls = one_round(scribbler, seed + number, seconds)
         slowest = max(slowest, time.monotonic() - began)
         outcomes[outcome] += 1
         total += calls
         faulthandler.cancel_dump_traceback_later()
+    if scribbler is not None:
+        scribbler.stdin.close()
+        assert scribbler.wait(60) == 0
     everything = world.gather((outcomes, total))
     if world.rank == 0:
         together = sum((pair[0] for pair in everything), collections.Counter())

@@ -1,7 +1,8 @@
-"""Scribbles over a live segment: ``python scribbler.py PATH SEED RANKS SECONDS SETTINGS``.
+"""Scribbles over live segments: ``python scribbler.py RANKS SETTINGS``, then a line for each.
 
-PATH is /proc/PID/fd/N of a rank's mapping: any process of the same user may open that. Half of the
-values are numbers that other words of the segment have or nearly have, so that they get past
+A line of stdin is "PATH SEED SECONDS"; PATH is /proc/PID/fd/N of a rank's mapping: any process of
+the same user may open that. Answers "ready", and, when done, how often it wrote. Half of the values
+are numbers that other words of the segment have or nearly have, so that they get past
 comparisons of calls and signatures and reach what is used as a length.
 """
 
@@ -15,8 +16,12 @@ import struct
 import sys
 import time
 
-import smcoll
-from smcoll.segment import memory_cost
+import mpi4py
+
+mpi4py.rc.initialize = False  # the child of a rank is no rank
+
+import smcoll  # noqa: E402
+from smcoll.segment import memory_cost  # noqa: E402
 
 LINE = 128
 
@@ -48,6 +53,7 @@ def wild(rng: random.Random, memory: mmap.mmap, known: list[int]) -> int:
 
 def scribble(memory: mmap.mmap, rng: random.Random, ranges, seconds: float) -> int:
     end = time.monotonic() + seconds
+    pause = rng.choice((0, 1e-5, 1e-4, 1e-3))  # rarely, and a segment lives through more calls
     written, known = 0, [0]
     while time.monotonic() < end:
         line = rng.choice(rng.choice(ranges))
@@ -57,19 +63,20 @@ def scribble(memory: mmap.mmap, rng: random.Random, ranges, seconds: float) -> i
         word = rng.choice((0, 1, 2, 3, 3, 3, 4, 5, 4, 5, 6, 7))
         struct.pack_into("<Q", memory, line + 8 * word, wild(rng, memory, known))
         written += 1
-        if rng.random() < 0.3:
-            time.sleep(rng.expovariate(2000))
+        if pause > 0:
+            time.sleep(rng.expovariate(1 / pause))
     return written
 
 
 def main() -> int:
-    path, seed, ranks, seconds, settings = sys.argv[1:]
-    rng = random.Random(int(seed))
-    descriptor = os.open(path, os.O_RDWR)
-    with mmap.mmap(descriptor, 0) as memory:
-        print("ready", flush=True)
-        ranges = list(places(int(ranks), json.loads(settings)))
-        print(scribble(memory, rng, ranges, float(seconds)), flush=True)
+    ranges = list(places(int(sys.argv[1]), json.loads(sys.argv[2])))
+    for line in sys.stdin:
+        path, seed, seconds = line.split()
+        descriptor = os.open(path, os.O_RDWR)
+        with mmap.mmap(descriptor, 0) as memory:
+            print("ready", flush=True)
+            print(scribble(memory, random.Random(int(seed)), ranges, float(seconds)), flush=True)
+        os.close(descriptor)
     return 0
 
 

@@ -16,8 +16,8 @@
  *
  * The numbers of the protocol start just below NUMBERS and wrap, as in the code they do at 2 ** 64,
  * and are compared by signed differences. With NUMBERS = 256 a run is bounded. Where every flag is
- * written again within a few steps (exchange slots, streams), FOREVER takes NUMBERS = 8: the run has
- * no end and finitely many states. (A slot of rooted calls may keep a flag from long ago, which
+ * written again within a few steps (exchange slots, streams), FOREVER takes NUMBERS = 8: the run
+ * has no end and finitely many states. (A slot of rooted calls may keep a flag from long ago, which
  * with so small numbers would come round and look new.)
  */
 

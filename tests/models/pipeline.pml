@@ -3,7 +3,8 @@
  * barrier.pyx (acquire_slot, barrier_dissemination), barrier.pxd (release_slot), and phases of
  * allreduce.pyx, tiled.pyx, bcast.pyx.
  *
- * Every sequence of PERIOD calls of the kinds below, repeated up to CALLS calls of SECTIONS sections.
+ * Every sequence of PERIOD calls of the kinds below, repeated up to CALLS calls, each of SECTIONS
+ * sections and of any number of a bank's slots (use_segments).
  *
  *   ALL_READ        copy_in; reduce_everything: all read all
  *   TILED           copy_in_others; reduce_own_slice_for_all; copy_out_others: two posts a section
@@ -20,7 +21,7 @@
  *
  * Mutants: RELAXED_FLAG (with WEAK), POST_BEFORE_COPY, NO_BANK_BARRIER, BANK_ONE_ROUND_EARLY,
  * EPOCH_TOO_HIGH, EPOCH_TOO_LOW, RELEASE_BEFORE_READING, RELEASE_AT_FIRST_SLOT (SEGMENTS > 1),
- * WINDOW_TOO_WIDE, NO_READ_HANDSHAKE, WAIT_ONE_TOO_LOW.
+ * WINDOW_TOO_WIDE, NO_READ_HANDSHAKE, WAIT_ONE_TOO_LOW, BANK_LEFT_UNRELEASED (SEGMENTS > 1).
  */
 
 #ifndef BANKS
@@ -72,6 +73,7 @@
 #define STEP_READ 3
 
 byte script[PERIOD];
+byte share[PERIOD];                    /* of a bank's slots, in use in this call */
 
 /* Trees numbered breadth first. */
 #define PARENT(v, radix) (((v) - 1) / (radix))
@@ -85,13 +87,14 @@ byte script[PERIOD];
 #ifdef WINDOW_TOO_WIDE
 #define MOST_IN_FLIGHT 4
 #else
-#define MOST_IN_FLIGHT ((BANKS - 1) * SEGMENTS + 1)
+#define MOST_IN_FLIGHT ((BANKS - 1) * in_use + 1)
 #endif
 
-/* The slot of the current section, from `position`: the number of slots before it since set-up. */
-#define SLOT (position % SLOTS)
-#define BANK (SLOT / SEGMENTS)
-#define PASS NUMBER(START + position / SLOTS)
+/* The slot of the current section, from `position`: its distance from slot 0 of bank 0 in the round
+ * `pass`, if banks had the `in_use` slots that this call uses of each. */
+#define BANK ((position / in_use) % BANKS)
+#define SLOT (BANK * SEGMENTS + position % in_use)
+#define PASS NUMBER(pass + position / (in_use * BANKS))
 #define TICK NUMBER(tick + section * SECTION_STEPS)
 
 #ifdef BANK_ONE_ROUND_EARLY
@@ -100,16 +103,17 @@ byte script[PERIOD];
 #define WAITED_PASS PASS
 #endif
 #if defined(EPOCH_TOO_HIGH)
-#define RELEASED_PASS NUMBER(PASS + 2)
+#define RELEASED_NUMBER(pass) NUMBER((pass) + 2)
 #elif defined(EPOCH_TOO_LOW)
-#define RELEASED_PASS PASS
+#define RELEASED_NUMBER(pass) (pass)
 #else
-#define RELEASED_PASS NUMBER(PASS + 1)
+#define RELEASED_NUMBER(pass) NUMBER((pass) + 1)
 #endif
+#define RELEASED_PASS RELEASED_NUMBER(PASS)
 #ifdef RELEASE_AT_FIRST_SLOT
 #define RELEASING_SLOT 0
 #else
-#define RELEASING_SLOT (SEGMENTS - 1)
+#define RELEASING_SLOT (in_use - 1)
 #endif
 #ifdef WAIT_ONE_TOO_LOW
 #define WAITED(step) NUMBER(TICK + (step) - 1)
@@ -180,7 +184,7 @@ inline close_section() {
     :: else
     fi;
     if
-    :: (kind != ONE_SEGMENT || section + 1 == sections) && SLOT % SEGMENTS == RELEASING_SLOT ->
+    :: (kind != ONE_SEGMENT || section + 1 == sections) && position % in_use == RELEASING_SLOT ->
         store(FIELD(BANK), RELEASED_PASS, 1)
     :: else
     fi
@@ -320,7 +324,28 @@ inline dissemination() {
     close_section()
 }
 
+/* use_segments: this call's share of each bank; what lies beyond it is passed. */
+inline use_segments() {
+    in_use = share[done % PERIOD];
+    if
+    :: slot >= in_use ->
+#ifndef BANK_LEFT_UNRELEASED
+        store(FIELD(bank), RELEASED_NUMBER(pass), 1);
+#endif
+        atomic { slot = 0; bank++; wrap_banks() }
+    :: else
+    fi
+}
+
+inline wrap_banks() {
+    if
+    :: bank == BANKS -> bank = 0; pass = NUMBER(pass + 1)
+    :: else
+    fi
+}
+
 inline plan_call() {
+    use_segments();
     d_step {
         kind = script[done % PERIOD];
         sections = SECTIONS;
@@ -346,21 +371,22 @@ inline plan_call() {
 }
 
 /* Section k runs phase j in turn k * stride + j. */
-#define RUNS_NOW (turn >= phase && (turn - phase) % stride == 0 && (turn - phase) / stride < sections)
+#define RUNS_NOW (turn >= phase && (turn - phase) % stride == 0 && \
+                  (turn - phase) / stride < sections)
 
 inline open_section() {
     d_step {
         section = (turn - phase) / stride;
-        position = used;
+        position = bank * in_use + slot;
         if
-        :: kind != ONE_SEGMENT -> position = used + section
+        :: kind != ONE_SEGMENT -> position = position + section
         :: else
         fi
     }
 }
 
 proctype rank(byte self) {
-    byte tick = START, used, done;
+    byte tick = START, pass = START, bank, slot, in_use, done;
     byte kind, phases, stride, sections, turn, phase, section, position, i, v;
     byte proven[BANKS];
     d_step {
@@ -401,10 +427,22 @@ proctype rank(byte self) {
         od;
         atomic {
             tick = NUMBER(tick + sections * SECTION_STEPS);
+            i = sections;
             if
-            :: kind == ONE_SEGMENT -> used++
-            :: else -> used = used + sections
+            :: kind == ONE_SEGMENT -> i = 1
+            :: else
             fi;
+            do                                          /* advance_cursor */
+            :: i > 0 ->
+                i--;
+                slot++;
+                if
+                :: slot >= in_use -> slot = 0; bank++; wrap_banks()
+                :: else
+                fi
+            :: else -> break
+            od;
+            in_use = 0;
             done++
         }
     :: else -> break
@@ -434,6 +472,8 @@ init {
             select(choice : 0 .. KINDS - 1);
 #endif
             script[i] = choice;
+            select(choice : 1 .. SEGMENTS);
+            share[i] = choice;
             i++
         :: else -> break
         od;

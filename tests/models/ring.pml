@@ -2,9 +2,9 @@
  * sequence lock: a waiter in trouble may look at any entry at any time, and must never take one
  * call's signature for another's. (That it finds nothing is no error.)
  *
- * Rank 0 publishes CALLS calls in a ring of ENTRIES; another rank looks for a call of its choice, as
- * often as it likes. The fence between the number's invalidation and the entry is a release store of
- * the entry here: it follows all that stands before the fence.
+ * Rank 0 publishes CALLS calls in a ring of ENTRIES; another rank looks for a call of its choice,
+ * as often as it likes. The fence between the number's invalidation and the entry is a release
+ * store of the entry here: it follows all that stands before the fence.
  *
  * Mutants: RELAXED_FLAG, DROPPED_FENCE (both with WEAK), NOT_INVALIDATED, NO_SECOND_LOOK.
  */

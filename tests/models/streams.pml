@@ -1,12 +1,12 @@
 /* Streams between pairs of ranks: smcoll/streams.pyx (send_more, receive_more, may_write,
  * give_credit, something_moves), with all messages of a call moved in both directions.
  *
- * CALLS calls (FOREVER: without end). In each, every rank has a message to every other (Alltoall) and chooses its
- * length, 1 to LONGEST cells: only the first cell says it. A cell's word stands for cell or chunk, call
- * and length; it carries the call (modulo 4), the length and the number of its piece, so a reader
- * that finds another piece or call has lost one or reads a stale one. With IN_PLACE what arrives may
- * overwrite only what has left (Transfer.behind). The order in which a rank tries its messages is
- * left open, so every order that the code may take is among the runs.
+ * CALLS calls (FOREVER: without end). In each, every rank has a message to every other (Alltoall)
+ * and chooses its length, 1 to LONGEST cells: only the first cell says it. A cell's word stands
+ * for cell or chunk, call and length; it carries the call (modulo 4), the length and the number of
+ * its piece, so a reader that finds another piece or call has lost one or reads a stale one. With
+ * IN_PLACE what arrives may overwrite only what has left (Transfer.behind). The order in which a
+ * rank tries its messages is left open, so every order that the code may take is among the runs.
  *
  * Mutants: RELAXED_FLAG (with WEAK), POST_BEFORE_COPY, CREDIT_BEFORE_READING, ONE_CELL_TOO_MANY,
  * NO_CREDIT, CREDIT_TOO_HIGH, SEND_ALL_FIRST, OVERWRITES_WHAT_IT_SENDS (with IN_PLACE),
