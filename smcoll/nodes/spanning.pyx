@@ -82,6 +82,7 @@ cdef class SpanningEngine(Engine):
         cdef int64_t granted = 1
         if self.memory_agreed:
             return USE_MPI if self.data_refused else CARRIED_OUT
+        self.node.patience = 1
         try:
             self.node.reserve_data()
         except SegmentError:
