@@ -221,7 +221,8 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
     here = [facts[peer] for peer in place.members[mine]]
     engine, problem = _node_engine(neighbours, config, here, instructions)
     neighbours.Free()
-    records = gather(comm, {"problem": problem, "tag": hidden.next_tag})
+    records = gather(comm, {"problem": problem, "tag": hidden.next_tag,
+                            "oversubscribed": engine is not None and engine.oversubscribed})
     problem = next((record["problem"] for record in records if record["problem"]), "")
     if problem:
         if engine is not None:
@@ -229,10 +230,12 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
         return None, problem
     tag = hidden.take_tags(max(record["tag"] for record in records))
     span = Span(engine, Network(hidden.comm, tag, engine, place), place, config, rank)
-    spanning = SpanningEngine(None, config, rank, size, engine.oversubscribed, instructions,
+    # Choices that the ranks compare: nodes may differ in their CPUs.
+    oversubscribed = any(record["oversubscribed"] for record in records)
+    spanning = SpanningEngine(None, config, rank, size, oversubscribed, instructions,
                               progress.poke, budget)
     spanning.attach(span)
-    spanning.use(select.decide(config, size, engine.oversubscribed))
+    spanning.use(select.decide(config, size, oversubscribed))
     return spanning, ""
 
 
