@@ -123,12 +123,12 @@ def _facts() -> dict:
     }
 
 
-def _own_place(rank: int) -> tuple[tuple[str, ...], str | None]:
+def _own_place(rank: int) -> dict:
     """Where this process is bound, and what is wrong with a made-up description of that."""
     try:
-        return domains.own_place(MPI.Intracomm(MPI.COMM_WORLD).Get_rank), None
-    except (ValueError, OSError) as error:
-        return (), f"rank {rank}: {error}"[:1000]
+        return {"place": domains.own_place(MPI.Intracomm(MPI.COMM_WORLD).Get_rank)}
+    except (ValueError, FileNotFoundError) as error:
+        return {"misplaced": f"rank {rank}: {error}"[:1000]}
 
 
 def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Config, str]:
@@ -141,14 +141,13 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
     if size == 1:
         return None, config, "one rank"
     _this_thread.config = config
-    where, misplaced = _own_place(rank)
     mine = {
-        "place": where,
-        "misplaced": misplaced,
+        "place": (),
+        "misplaced": None,
         "config": dataclasses.asdict(config) if rank == 0 else None,
         "nonce": os.urandom(NONCE_BYTES).hex(),
     }
-    mine["problem"] = _problem_of(rank, lambda: mine.update(_facts()))
+    mine["problem"] = _problem_of(rank, lambda: mine.update(_facts() | _own_place(rank)))
     facts = gather(comm, mine)
     config = Config(**facts[0]["config"])
     misplaced = next((fact["misplaced"] for fact in facts if fact["misplaced"] is not None), None)

@@ -344,7 +344,7 @@ cdef class Mapping:
         self.streams_reserved = True
 
     def map_data_of_peers(self):
-        """Map the other ranks' data regions, which all have reserved, without a fault for each page.
+        """Map the other ranks' data regions, which all have reserved: no fault for each page.
 
         Only a matter of speed: a system that can't do it maps them as they are read.
         """
