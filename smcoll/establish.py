@@ -37,10 +37,11 @@ _unfinished: list = []               # steps of set-ups that were given up
 
 
 def gather(comm: MPI.Intracomm, record: dict) -> list[dict]:
-    """Every rank's record, on every rank. SegmentError when what arrives is damaged."""
+    """Every rank's record, on every rank. SegmentError, on all, when one is damaged or too long."""
     text = json.dumps(record).encode()
     if len(text) > _RECORD_BYTES - 8:
-        raise SegmentError(f"a set-up record of {len(text)} bytes is too long")
+        # Raised by all ranks below: one that raised here alone would leave the others waiting.
+        text = json.dumps({"too_long": len(text)}).encode()
     mine = numpy.zeros(_RECORD_BYTES, numpy.uint8)
     mine[:8].view(numpy.uint32)[:] = len(text), zlib.crc32(text)
     mine[8:8 + len(text)] = numpy.frombuffer(text, numpy.uint8)
@@ -55,6 +56,9 @@ def gather(comm: MPI.Intracomm, record: dict) -> list[dict]:
             raise SegmentError(f"what rank {rank} sent at set-up arrived damaged: MPI's Allgather "
                                "gives wrong data")
         records.append(json.loads(text))
+        if "too_long" in records[-1]:
+            raise SegmentError(f"rank {rank}'s set-up record of {records[-1]['too_long']} bytes is "
+                               "too long (a setting of that length?)")
     return records
 
 

@@ -445,6 +445,16 @@ cdef class Mapping:
         """Size of the whole mapping."""
         return self.layout.total
 
+    def reserved_ranges(self):
+        """(address, bytes) of each part of this rank's range that is really reserved."""
+        cdef size_t start = <size_t> rank_range(&self.layout, self.base, self.rank)
+        ranges = [(start, self.layout.control)]
+        if self.streams_reserved:
+            ranges.append((start + self.layout.control, self.layout.streams))
+        if self.data_reserved:
+            ranges.append((start + self.layout.control + self.layout.streams, self.layout.data))
+        return ranges
+
     @property
     def bytes_reserved(self):
         """Bytes of this rank's range that are really reserved."""
