@@ -70,8 +70,9 @@ def explain_spanning(engine, collective, nbytes):
         return Explanation(collective, nbytes, "MPI", "MPI's own", {},
                            "the memory could not be reserved on all nodes")
     algorithm, parameters = engine.describe(collective, nbytes)
+    unheeded = engine.span.unheeded()
     return Explanation(collective, nbytes, "shared memory and network", algorithm, parameters,
-                       "its ranks are on several nodes")
+                       "its ranks are on several nodes" + (unheeded and f"; {unheeded}"))
 
 
 class Collectives(Reductions, Movement, Objects):

@@ -105,7 +105,7 @@ cdef class Engine:
     cdef map_of_peers(self, int part)
     cdef reserve_mine(self, int part, size_t wanted)
     cdef int reserve(self, int part, uint64_t signature, uint64_t nbytes) except -1
-    cdef int wait_outside(self, condition holds, void *context) noexcept
+    cdef int wait_outside(self, condition holds, void *context, int64_t sleep_after) noexcept
     cdef int complete_outside(self, condition holds, void *context) except -1
     cdef int carry_out_stage(self, int collective, uint64_t signature, uint64_t nbytes,
                              const Operands *operands, const Plan *plan, void *details) except -1

@@ -72,6 +72,8 @@ cdef enum:
     # a visible part of a short call.
     TIME_ALL_ABOVE = 65536
 
+cdef int64_t FOREVER = (<int64_t> 1 << 62)
+
 # How often a wait looks whether ranks other than the awaited one are alive.
 cdef int64_t LOOK_AT_ALL_EVERY = 50_000_000
 
@@ -936,7 +938,8 @@ cdef class Engine:
             unlock(&self.team.status.busy)
             raise
         completion = _Completion(request)
-        status = self.wait_outside(completed, <void *> completion)
+        # Not slept through: a long message may need MPI all the time.
+        status = self.wait_outside(completed, <void *> completion, FOREVER)
         self.finished(tally, start)
         if status != DONE:
             # MPI may still write into the buffers, which `start_call` keeps alive.
@@ -945,19 +948,19 @@ cdef class Engine:
         if completion.error is not None:
             raise completion.error
 
-    cdef int wait_outside(self, condition holds, void *context) noexcept:
+    cdef int wait_outside(self, condition holds, void *context, int64_t sleep_after) noexcept:
         """Wait for what does not lie in the segment but is MPI's to bring. DONE or a FAILED code.
 
-        Every poll asks MPI, and none is slept through while it may be at work.
+        Every poll asks MPI.
         """
         cdef int status
-        cdef int64_t sleep_after = self.team.sleep_after
+        cdef int64_t usual = self.team.sleep_after
         self.team.awaited_rank = -1
         if holds(context):
             return DONE
-        self.team.sleep_after = SLEEP_AFTER_OUTSIDE
-        status = wait_until(&self.team, holds, context)
         self.team.sleep_after = sleep_after
+        status = wait_until(&self.team, holds, context)
+        self.team.sleep_after = usual
         self.take_gil_back()
         return status
 
@@ -966,7 +969,7 @@ cdef class Engine:
         cdef int status
         self.continues = True
         self.enter()
-        status = self.wait_outside(holds, context)
+        status = self.wait_outside(holds, context, SLEEP_AFTER_OUTSIDE)
         return self.leave(status)
 
     # ------------------------------------------------------------------ what it did and would do

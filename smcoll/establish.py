@@ -25,7 +25,7 @@ from .errors import SegmentError, TopologyError, WaitTimeout
 from .memory import budget
 from .nodes.network import Network, hidden_communicator
 from .nodes.placement import Placement
-from .nodes.span import Span
+from .nodes.span import ONE_NODE_ONLY, Span
 from .nodes.spanning import SpanningEngine
 from .segment import NONCE_BYTES, Mapping, remove_stale
 from .topology import domains
@@ -222,7 +222,11 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
     hidden = hidden_communicator(comm)
     neighbours = MPI.Intracomm.Split(comm, mine, rank)
     here = [facts[peer] for peer in place.members[mine]]
-    engine, problem = _node_engine(neighbours, config, here, instructions)
+    try:
+        engine, problem = _node_engine(neighbours, config, here, instructions)
+    except SegmentError as error:
+        # Of this node alone: one that raised here would leave the others waiting.
+        engine, problem = None, str(error)[:400]
     neighbours.Free()
     records = gather(comm, {"problem": problem, "tag": hidden.next_tag,
                             "oversubscribed": engine is not None and engine.oversubscribed})
@@ -233,12 +237,17 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
         return None, problem
     tag = hidden.take_tags(max(record["tag"] for record in records))
     span = Span(engine, Network(hidden.comm, tag, engine, place), place, config, rank)
+    unheeded = span.unheeded()
+    if unheeded and rank == 0:
+        print(f"smcoll: {unheeded}; this communicator of {size} ranks is on {place.nodes} nodes",
+              file=sys.stderr, flush=True)
     # Choices that the ranks compare: nodes may differ in their CPUs.
     oversubscribed = any(record["oversubscribed"] for record in records)
     spanning = SpanningEngine(None, config, rank, size, oversubscribed, instructions,
                               progress.poke, budget)
     spanning.attach(span)
-    spanning.use(select.decide(config, size, oversubscribed))
+    spanning.use(select.decide(dataclasses.replace(config, **dict.fromkeys(
+        ONE_NODE_ONLY, "auto")), size, oversubscribed))
     return spanning, ""
 
 

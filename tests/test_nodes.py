@@ -175,6 +175,25 @@ def test_operands_keep_their_order(spread):
 
 
 @pytest.mark.mpi(4)
+@pytest.mark.parametrize("spread", ["blocks", "three nodes"], indirect=True)
+def test_a_long_ordered_result_reaches_a_root_that_still_contributes(spread):
+    comm = smcoll.Comm(spread, smcoll.Config(timeout=20))
+    rank, size = comm.rank, comm.size
+    pair = MPI.INT64_T.Create_contiguous(2).Commit()
+    operation = MPI.Op.Create(append_digits, commute=False)
+    # Far more sections than are in flight at once, too long to be buffered by MPI.
+    count = 40 * smcoll.Config().network_section // 16
+    mine = np.tile(np.array([rank + 1, 1]), (count, 1))
+    for result in (np.zeros((count, 2), int), mine):
+        send = MPI.IN_PLACE if result is mine and rank == size - 1 else [mine, count, pair]
+        comm.Reduce(send, [result, count, pair], operation, size - 1)
+        assert rank < size - 1 or (result == [int("1234"[:size]), size]).all()
+    operation.Free()
+    pair.Free()
+    comm.Free()
+
+
+@pytest.mark.mpi(4)
 @everywhere
 def test_collectives_of_objects(spread):
     rank, size = spread.rank, spread.size
@@ -198,6 +217,19 @@ def test_explain_says_what_goes_to_mpi(spread):
     assert "order" in spread.explain("scan", 8).reason
     spread.Scan(np.ones(1), np.ones(1))
     assert [row["path"] for row in spread.stats() if row["collective"] == "scan"] == ["MPI"]
+
+
+@pytest.mark.mpi(4)
+def test_names_that_hold_on_one_node_only_are_said_to(comm_world, monkeypatch, capfd):
+    monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank // 2))
+    comm = smcoll.Comm(comm_world, smcoll.Config(allreduce="tiled", reduce="tiled"))
+    result = np.zeros(5000)
+    comm.Allreduce(np.arange(5000.0), result)
+    np.testing.assert_array_equal(result, 4 * np.arange(5000.0))
+    told = "Config(allreduce='tiled') holds for ranks of one node"
+    assert told in comm.explain("allreduce", 8).reason
+    assert (told in capfd.readouterr().err) == (comm.rank == 0)
+    comm.Free()
 
 
 @pytest.mark.mpi(4)

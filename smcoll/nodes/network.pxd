@@ -26,6 +26,8 @@ cdef class Parcel:
 
     cdef bint test(self) except -1
     cdef open(self)
+    cdef call_back(self)
+    cdef bint at_rest(self) except -1
 
 
 cdef class Network:
@@ -36,6 +38,7 @@ cdef class Network:
     cdef object alarm
     cdef bytearray alarm_text
     cdef list stagings
+    cdef set in_flight
     cdef list waiting              # parcels of the wait that this rank is in
     cdef object error
     cdef int owner_process

@@ -10,6 +10,7 @@ each has tags of its own. It lasts until the program ends, since freeing it woul
 
 import json
 import os
+import time
 
 from mpi4py import MPI
 
@@ -29,9 +30,13 @@ cdef enum:
     ALARM = 4096
     TAGS = 4                       # of a communicator: header, long message, alarm, direct message
 
+# Until when (s) a rank that gave up waits for what it can't call back.
+_GRACE = 0.1
+
 _KINDS = {kind.__name__: kind for kind in (Error, MismatchError, PeerError, WaitTimeout)}
 _hidden = {}
 _alarms_sent = []
+_unfinished = []                   # of ranks that gave up: MPI may still use this memory
 _world = MPI.COMM_WORLD            # kept: install() rebinds the name
 
 
@@ -94,9 +99,22 @@ cdef class Parcel:
             self.rest = None
         self.done = True
         self.kept = None
+        self.network.in_flight.discard(self)
         self.network.stagings.append(self.staging)
         self.staging = None
         return True
+
+    cdef call_back(self):
+        """Expect it no longer. What is sent can't be called back."""
+        if self.incoming:
+            for request in (self.first, self.rest):
+                if request is not None:
+                    request.Cancel()
+
+    cdef bint at_rest(self) except -1:
+        """Whether MPI leaves its memory alone."""
+        return ((self.first is None or self.first.Test())
+                and (self.rest is None or self.rest.Test()))
 
     cdef open(self):
         """The header is here: is it the message that we wait for, and where is the rest?"""
@@ -138,6 +156,7 @@ cdef class Network:
         self.node = node
         self.place = place
         self.stagings = []
+        self.in_flight = set()
         self.owner_process = os.getpid()
         self.alarm_text = bytearray(ALARM)
         self.alarm = comm.Irecv(self.alarm_text, MPI.ANY_SOURCE, tag + 2)
@@ -154,6 +173,7 @@ cdef class Network:
         parcel.peer = peer
         parcel.incoming = incoming
         parcel.staging = self.stagings.pop() if self.stagings else bytearray(HEADER + SHORT)
+        self.in_flight.add(parcel)
         return parcel
 
     cdef Parcel send(self, int peer, const char *data, size_t nbytes, kept=None):
@@ -203,7 +223,7 @@ cdef class Network:
 
     cdef Parcel receive_directly(self, int peer, char *where, size_t nbytes):
         """Expect such a message."""
-        cdef Parcel parcel = self.new_parcel(peer, False)
+        cdef Parcel parcel = self.new_parcel(peer, True)
         parcel.nbytes = nbytes
         parcel.rest = self.comm.Irecv([memory_at(where, nbytes), MPI.BYTE], peer, self.tag + 3)
         return parcel
@@ -231,6 +251,7 @@ cdef class Network:
             if self.error is not None:
                 error, self.error = self.error, None
                 raise error
+            self.node.outside = None
         self.waiting = None
         return 0
 
@@ -265,6 +286,23 @@ cdef class Network:
                 peer = self.place.counterpart(mine, node)
                 _alarms_sent.append((told, self.comm.Isend(told, peer, self.tag + 2)))
 
+    def call_back(self, memory):
+        """In a call that failed: MPI shall write no more into memory that may be freed now.
+
+        What it has begun to move it moves on; ``memory`` and that of the messages is kept then.
+        """
+        cdef Parcel parcel
+        cdef bint at_rest = False
+        self.waiting = None
+        for parcel in self.in_flight:
+            parcel.call_back()
+        end = time.monotonic() + _GRACE
+        while not at_rest and time.monotonic() < end:
+            at_rest = all([parcel_at_rest(parcel) for parcel in self.in_flight])
+        if not at_rest:
+            _unfinished.append((self.in_flight, memory))
+        self.in_flight = set()
+
     def close(self):
         """Nothing is expected any more. Local."""
         alarm, self.alarm = self.alarm, None
@@ -272,6 +310,13 @@ cdef class Network:
         if alarm is not None and os.getpid() == self.owner_process and not MPI.Is_finalized():
             alarm.Cancel()
             alarm.Wait()
+
+
+cdef bint parcel_at_rest(Parcel parcel):
+    try:
+        return parcel.at_rest()
+    except MPI.Exception:
+        return True                # an error is an end, too
 
 
 cdef bint nothing_awaited(void *context) noexcept with gil:

@@ -48,7 +48,8 @@ cdef int reduce_to_root(Span span, const Reduction *reduction, int root) except 
     """Each node reduces to its leader, the leaders along a tree to the root (LHS 2.6).
 
     A section of a long vector is on its way while the next is reduced in the node. Where operands
-    must keep their order, the tree leads to the first node, which passes the result on.
+    must keep their order, the tree leads to the first node, which passes the result on. The root
+    expects it section by section, as it contributes: the first node can't hold all of it back.
     """
     cdef Network network = span.network
     cdef size_t unit = reduction.unit, section = span.section(unit)
@@ -61,7 +62,7 @@ cdef int reduce_to_root(Span span, const Reduction *reduction, int root) except 
     cdef char *partial = NULL
     cdef char *place
     cdef char *arrivals = NULL
-    cdef list sent = [], expected = []
+    cdef list sent = [], expected = [], results = []
     if not leads:
         for k in range(sections):
             begin = k * section
@@ -99,12 +100,12 @@ cdef int reduce_to_root(Span span, const Reduction *reduction, int root) except 
             sent.append(network.send(span.leader(parent, root), place, length))
         elif not at_home:
             sent.append(network.send(root, place, length))
+        if span.rank == root and not at_home:
+            if len(results) == AHEAD:
+                network.complete([results.pop(0)])
+            results.append(network.receive(span.leader(top, root), reduction.recv + begin, length))
     network.complete(sent)
-    if span.rank == root and not at_home:
-        for k in range(sections):
-            begin = k * section
-            network.complete([network.receive(span.leader(top, root), reduction.recv + begin,
-                                              min(section, nbytes - begin))])
+    network.complete(results)
     return 0
 
 

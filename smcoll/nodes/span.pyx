@@ -24,6 +24,10 @@ cdef enum:
     INTERNAL = 8
     SLEEP_AFTER_OVERSUBSCRIBED = 20_000    # ns
 
+# Collectives whose algorithms, set by name, have no part in a composition: an Allreduce is one of
+# Reduce, Bcast and what `between_nodes` says.
+ONE_NODE_ONLY = ("allreduce", "barrier", "scatter")
+
 
 cdef class Span:
     """One rank's view of a communicator over several nodes."""
@@ -64,6 +68,12 @@ cdef class Span:
         if memory.nbytes < nbytes:
             memory = self.scratches[which] = numpy.empty(nbytes, numpy.uint8)
         return <char *> <size_t> memory.ctypes.data
+
+    def unheeded(self):
+        """Which names that are set hold on one node only, in words; empty where none is set."""
+        names = [f"{name}={getattr(self.config, name)!r}" for name in ONE_NODE_ONLY
+                 if getattr(self.config, name) != "auto"]
+        return f"Config({', '.join(names)}) holds for ranks of one node" if names else ""
 
     # ------------------------------------------------------------------ who does what
 

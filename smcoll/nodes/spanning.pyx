@@ -151,6 +151,7 @@ cdef class SpanningEngine(Engine):
             self.node.team.size + getattr(error, "blamed", self.team.rank))
         self.failure = self.node.failure or (Error, str(error))
         if not MPI.Is_finalized():
+            self.span.network.call_back(self.span.scratches)
             self.span.network.sound_alarm(error, self.team.rank, self.node.blames())
 
     cdef int carry_out(self, int collective, uint64_t signature, const Operands *operands,
