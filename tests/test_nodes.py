@@ -175,6 +175,25 @@ def test_operands_keep_their_order(spread):
 
 
 @pytest.mark.mpi(4)
+def test_an_algorithm_that_can_not_keep_the_order_is_refused_and_nothing_is_lost(
+        comm_world, monkeypatch):
+    monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank // 2))
+    comm = smcoll.Comm(comm_world, smcoll.Config(reduce="n_ary", slice_above=0))
+    pair = MPI.INT64_T.Create_contiguous(2).Commit()
+    operation = MPI.Op.Create(append_digits, commute=False)
+    mine, result = np.array([comm.rank + 1, 1]), np.zeros(2, int)
+    for call in (comm.Allreduce, comm.Reduce):
+        with pytest.raises(ValueError, match="rank order"):
+            call([mine, 1, pair], [result, 1, pair], operation)
+    total = np.zeros(1)
+    comm.Allreduce(np.ones(1), total)          # sliced, in memory that is reserved first
+    assert total[0] == 4
+    operation.Free()
+    pair.Free()
+    comm.Free()
+
+
+@pytest.mark.mpi(4)
 @pytest.mark.parametrize("spread", ["blocks", "three nodes"], indirect=True)
 def test_a_long_ordered_result_reaches_a_root_that_still_contributes(spread):
     comm = smcoll.Comm(spread, smcoll.Config(timeout=20))

@@ -46,6 +46,8 @@ class Hidden:
     def __init__(self, comm):
         # Not Dup: that would copy attributes and the topology.
         self.comm = MPI.Intracomm.Split(comm, 0, MPI.Comm.Get_rank(comm))
+        # Whatever the user's does: a message that is too long is told like other mistakes.
+        self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.next_tag = 0
         self.last_tag = min(MPI.Comm.Get_attr(self.comm, MPI.TAG_UB) or 32767, 1 << 30)
 

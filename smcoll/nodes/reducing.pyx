@@ -123,7 +123,7 @@ cdef bint is_sliced(Span span, size_t nbytes) except -1:
 
 
 cdef int allreduce(Span span, const Reduction *reduction) except -1:
-    if is_sliced(span, reduction.elements * reduction.unit):
+    if not reduction.internal and is_sliced(span, reduction.elements * reduction.unit):
         return allreduce_sliced(span, reduction)
     return allreduce_by_leaders(span, reduction)
 

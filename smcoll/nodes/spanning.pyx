@@ -61,6 +61,12 @@ cdef class SpanningEngine(Engine):
             return self.span.place.in_rank_order
         return self.span.place.in_rank_order or not needs_order(collective, operands)
 
+    cdef const Plan *ordered_plan(self, collective, size_t nbytes, bint commutes) except NULL:
+        if collective == "allreduce" and not commutes:
+            # A name for its Reduce that can't keep the order is refused before anything happens.
+            self.node.ordered_plan("reduce", nbytes, False)
+        return Engine.ordered_plan(self, collective, nbytes, commutes)
+
     cdef bint holds(self, const Plan *plan, size_t element) noexcept:
         return 2 * element * <size_t> <int> self.span.place.most <= SMALLEST_SECTION
 
@@ -72,6 +78,7 @@ cdef class SpanningEngine(Engine):
                           COLLECTIVE_ALLREDUCE):
             return (needs_order(collective, operands)
                     or operands.nbytes > <size_t> self.config.rooted_inline_size
+                    or reducing.is_sliced(self.span, operands.nbytes)
                     or self.config.reduce != "auto" or self.config.bcast != "auto")
         return True
 
