@@ -60,10 +60,7 @@ def attempt(comm: MPI.Intracomm, step) -> str | None:
 
 def ranks_on_node(size: int) -> int:
     """Ranks of the whole job on this node, as the launcher says, else of COMM_WORLD."""
-    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
-        if os.environ.get(name, "").isdigit():
-            return max(size, int(os.environ[name]))
-    return max(size, MPI.Intracomm(MPI.COMM_WORLD).Get_size())
+    return max(size, node.ranks_of_launcher() or MPI.Intracomm(MPI.COMM_WORLD).Get_size())
 
 
 def _cpus_of(mask: int) -> frozenset[int]:
