@@ -16,6 +16,10 @@ cdef enum:
     ALLREDUCE_RECURSIVE_DOUBLING = 2
     ALLREDUCE_RECURSIVE_HALVING = 3
     ALLREDUCE_TILED = 4
+    ALLREDUCE_SHARED_HEAP = 5
+    REDUCE_SHARED_HEAP = 3
+    BCAST_SHARED_HEAP = 1
+    ALLGATHER_SHARED_HEAP = 1
 
 
 # How one call is to be done.
@@ -36,7 +40,7 @@ cdef struct Operands:
     size_t element_size
     const Operation *operation
     int root
-    const void **sources       # scratch for as many pointers as there are ranks
+    const void **sources       # scratch for three pointers a rank
 
 
 cdef bint is_inline(const Team *team, int collective, int algorithm, size_t nbytes) noexcept nogil

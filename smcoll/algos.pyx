@@ -4,8 +4,6 @@ A name runs that algorithm and no other. Which form it takes for small messages 
 lines instead of the data regions) depends on the number of bytes only, which all ranks agree on.
 """
 
-from libc.string cimport memset
-
 from smcoll.allgather cimport Gathering, allgather_direct, allgather_inline
 from smcoll.allreduce cimport (
     allreduce_all_read, allreduce_fan_in_fan_out, allreduce_recursive_doubling,
@@ -20,6 +18,9 @@ from smcoll.barrier cimport (
     barrier_dissemination, barrier_tree,
 )
 from smcoll.bcast cimport bcast_fan_out
+from smcoll.direct cimport (
+    allgather_shared_heap, allreduce_shared_heap, bcast_shared_heap, reduce_shared_heap,
+)
 from smcoll.inline cimport allreduce_inline, bcast_inline, reduce_inline
 from smcoll.pipeline cimport Call
 from smcoll.reduce cimport reduce_fan_in, reduce_scatter_gather, reduce_tiled
@@ -28,16 +29,16 @@ from smcoll.scan cimport scan_direct, scan_inline
 
 ALGORITHMS = {
     "barrier": ("all_read", "tree", "dissemination"),
-    "bcast": ("fan_out",),
-    "reduce": ("fan_in", "reduce_scatter_gather", "tiled"),
+    "bcast": ("fan_out", "shared_heap"),
+    "reduce": ("fan_in", "reduce_scatter_gather", "tiled", "shared_heap"),
     "allreduce": ("all_read", "fan_in_fan_out", "recursive_doubling", "recursive_halving",
-                  "tiled"),
+                  "tiled", "shared_heap"),
     # One message for each pair of ranks, through their streams.
     "gather": ("direct",),
     "scatter": ("direct",),
     "alltoall": ("direct",),
     # Every rank posts its data once, the others read what they need.
-    "allgather": ("direct",),
+    "allgather": ("direct", "shared_heap"),
     "reduce_scatter": ("direct",),
     "scan": ("direct",),
     "exscan": ("direct",),
@@ -48,8 +49,8 @@ STREAMED = ("gather", "scatter", "alltoall")
 
 # These combine operands in rank order, as operations that don't commute need it.
 IN_RANK_ORDER = {
-    "reduce": ("tiled",),
-    "allreduce": ("all_read", "tiled"),
+    "reduce": ("tiled", "shared_heap"),
+    "allreduce": ("all_read", "tiled", "shared_heap"),
     "reduce_scatter": ("direct",),
     "scan": ("direct",),
     "exscan": ("direct",),
@@ -100,7 +101,7 @@ cdef bint is_inline(const Team *team, int collective, int algorithm, size_t nbyt
         return algorithm == ALLREDUCE_ALL_READ and nbytes <= team.layout.inline_size
     if (collective == COLLECTIVE_ALLGATHER or collective == COLLECTIVE_OBJECT_ALLGATHER
             or collective == COLLECTIVE_REDUCE_SCATTER):
-        return nbytes <= team.layout.inline_size
+        return algorithm != ALLGATHER_SHARED_HEAP and nbytes <= team.layout.inline_size
     if collective == COLLECTIVE_SCAN or collective == COLLECTIVE_EXSCAN:
         return nbytes <= team.layout.rooted_inline_size
     return False
@@ -140,6 +141,8 @@ cdef inline int run_bcast(Team *team, const Plan *plan, const Operands *operands
     if is_inline(team, COLLECTIVE_BCAST, plan.algorithm, operands.nbytes):
         return bcast_inline(team, operands.recv, operands.nbytes, operands.root, plan.fan_out)
     fill_call(&call, team, plan, operands)
+    if plan.algorithm == BCAST_SHARED_HEAP:
+        return bcast_shared_heap(&call, plan.pipelined, plan.section_bytes)
     return bcast_fan_out(&call, plan.pipelined, plan.section_bytes)
 
 
@@ -152,6 +155,8 @@ cdef inline int run_reduce(Team *team, const Plan *plan, const Operands *operand
     fill_call(&call, team, plan, operands)
     if plan.algorithm == REDUCE_SCATTER_GATHER:
         return reduce_scatter_gather(&call, plan.pipelined, plan.section_bytes)
+    if plan.algorithm == REDUCE_SHARED_HEAP:
+        return reduce_shared_heap(&call, plan.pipelined, plan.section_bytes)
     if plan.algorithm == REDUCE_TILED:
         return reduce_tiled(&call, plan.pipelined, plan.section_bytes)
     return reduce_fan_in(&call, plan.pipelined, plan.section_bytes)
@@ -172,22 +177,23 @@ cdef inline int run_allreduce(Team *team, const Plan *plan,
         return allreduce_recursive_halving(&call, plan.pipelined, plan.section_bytes)
     if plan.algorithm == ALLREDUCE_TILED:
         return allreduce_tiled(&call, plan.pipelined, plan.section_bytes)
+    if plan.algorithm == ALLREDUCE_SHARED_HEAP:
+        return allreduce_shared_heap(&call, plan.pipelined, plan.section_bytes)
     return allreduce_all_read(&call, plan.pipelined, plan.section_bytes)
 
 
-cdef inline int run_allgather(Team *team, const Plan *plan, Gathering *blocks) noexcept nogil:
+cdef inline int run_allgather(Team *team, const Plan *plan, const Operands *operands,
+                              Gathering *blocks) noexcept nogil:
     cdef Call call
-    cdef Operands operands
     cdef int rank
     if is_inline(team, COLLECTIVE_ALLGATHER, plan.algorithm, blocks.longest):
         return allgather_inline(team, blocks)
-    memset(&operands, 0, sizeof(operands))
-    operands.nbytes = blocks.longest
-    operands.element_size = 1
-    fill_call(&call, team, plan, &operands)
+    fill_call(&call, team, plan, operands)
     for rank in range(team.size):
         blocks.recv[rank].streaming = (
             blocks.longest * <size_t> team.size >= team.streaming_size)
+    if plan.algorithm == ALLGATHER_SHARED_HEAP:
+        return allgather_shared_heap(&call, blocks, plan.pipelined, plan.section_bytes)
     return allgather_direct(&call, blocks, plan.pipelined, plan.section_bytes)
 
 
@@ -221,7 +227,7 @@ cdef int run_collective(Team *team, int collective, const Plan *plan, const Oper
     if collective == COLLECTIVE_REDUCE:
         return run_reduce(team, plan, operands)
     if collective == COLLECTIVE_ALLGATHER or collective == COLLECTIVE_OBJECT_ALLGATHER:
-        return run_allgather(team, plan, <Gathering *> details)
+        return run_allgather(team, plan, operands, <Gathering *> details)
     if collective == COLLECTIVE_REDUCE_SCATTER:
         return run_reduce_scatter(team, plan, operands, <const Blocks *> details)
     if collective == COLLECTIVE_SCAN or collective == COLLECTIVE_EXSCAN:

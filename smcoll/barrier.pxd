@@ -2,6 +2,7 @@ from cpython.pystate cimport PyThreadState
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from smcoll.atomics cimport load_acquire, store_release
+from smcoll.heap cimport HeapView
 from smcoll.segment cimport (
     MAX_BANKS, Layout, Line, bank_field,
 )
@@ -62,6 +63,9 @@ cdef struct Team:
     int spin
     bint oversubscribed
     size_t streaming_size      # results of so many bytes are written around the caches
+    const HeapView *heaps      # every rank's shared heap; NULL: this communicator has none
+    size_t direct_above        # messages in streams of so many bytes are read where they lie
+    uint64_t direct_bytes      # of this call, moved to or from other ranks' arrays without staging
     # Counters: functions of the sequence of calls only, hence the same on every rank.
     uint64_t call              # number of the current or last call
     uint64_t tick              # segment flags are tick + step; a call moves it past all its steps

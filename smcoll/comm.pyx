@@ -6,7 +6,9 @@ things that are equal on all ranks only (DESIGN rule 3): no segment, an operatio
 without a kernel.
 """
 
+import os
 from dataclasses import dataclass
+
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy
 
@@ -19,6 +21,7 @@ from smcoll.state cimport (
     set_installed_config, settings_for, state_of,
 )
 
+from smcoll import heap_arrays
 from smcoll.algos import ALGORITHMS, RADICES, STREAMED
 from smcoll.config import Config
 from smcoll.creation import CartcommCreation, IntercommCreation, IntracommCreation
@@ -26,6 +29,10 @@ from smcoll.movement import Movement
 from smcoll.objects import Objects
 from smcoll.reductions import Reductions
 from smcoll.select import decision_for
+
+
+if "SMCOLL_HEAP" in os.environ and Config().heap:
+    heap_arrays.use()
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,13 @@ class Collectives(Reductions, Movement, Objects):
     def engine(self):
         """The compiled engine; None where all collectives are MPI's own. Collective at first."""
         return engine_of(self)
+
+    @property
+    def uses_heap(self):
+        """Whether arrays in shared heaps are read and written where they lie. Collective at first.
+        """
+        cdef Engine engine = engine_of(self)
+        return engine is not None and engine.uses_heaps
 
     def explain(self, collective, nbytes=0):
         """Which algorithm, parameters and path a call of ``nbytes`` bytes takes, and why.

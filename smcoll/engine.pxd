@@ -4,6 +4,7 @@ from smcoll.algos cimport Operands, Plan
 from smcoll.allgather cimport Gathering
 from smcoll.barrier cimport Attendant, Team, pack_signature
 from smcoll.buffers cimport Specification
+from smcoll.heap cimport HeapView
 from smcoll.kernels cimport Operation, reduction_kernel
 from smcoll.reduce_scatter cimport Blocks
 from smcoll.segment cimport Mapping
@@ -51,6 +52,8 @@ cdef class Engine:
     cdef list unfinished       # requests of MPI calls that were interrupted
     cdef const void **sources
     cdef uint64_t start        # where all counters began
+    cdef object heaps          # keeps the peers' heaps mapped
+    cdef HeapView *heap_views
     cdef Stream *streams       # one per rank, once the streams are reserved
     cdef bint continues        # the next call is a later stage of one that the peers are in
     cdef Choice table[COLLECTIVES][MAX_CHOICES]
@@ -65,6 +68,7 @@ cdef class Engine:
     cdef object budget
     cdef object __weakref__
 
+    cdef use_heaps(self, heaps)
     cdef Tree tree(self, int radix)
     cdef Plan plan(self, int collective, decision)
     cdef Plan overridden(self, collective, size_t nbytes, algorithm, fan_in, fan_out,

@@ -31,6 +31,7 @@ from smcoll.barrier cimport (
 )
 from smcoll.buffers cimport Specification, parse
 from smcoll.cursor cimport start_cursor
+from smcoll.heap cimport HeapView, PeerHeap, own_heap
 from smcoll.inline cimport allreduce_inline
 from smcoll.kernels cimport (
     OP_MIN, TYPE_INT64, Operation, element_size, reduction_kernel, reduction_kernel_for,
@@ -130,7 +131,7 @@ cdef class Engine:
     """
 
     def __cinit__(self, Mapping mapping, config, int rank, int size, bint oversubscribed,
-                  int instruction_set, poke, budget, uint64_t start=1):
+                  int instruction_set, poke, budget, uint64_t start=1, heaps=None):
         self.mapping = mapping
         self.config = config
         self.budget = budget
@@ -138,7 +139,7 @@ cdef class Engine:
         self.plans = {}
         self.unfinished = []
         self.instruction_set = instruction_set
-        self.sources = <const void **> malloc(size * sizeof(void *))
+        self.sources = <const void **> malloc(3 * size * sizeof(void *))
         if self.sources == NULL:
             raise MemoryError()
         memset(&self.team, 0, sizeof(self.team))
@@ -158,12 +159,16 @@ cdef class Engine:
         self.start = start
         init_team(&self.team, start)
         self.team.streaming_size = config.streaming_size
+        self.team.direct_above = config.heap_threshold
         if config.spin >= 0:
             self.team.spin = config.spin
+        if heaps is not None:
+            self.use_heaps(heaps)
 
     def __dealloc__(self):
         free(self.sources)
         free(self.streams)
+        free(self.heap_views)
 
     # ------------------------------------------------------------------ set-up
 
@@ -196,6 +201,22 @@ cdef class Engine:
                 self.table[number][i].up_to = row.up_to
                 self.table[number][i].plan = self.plan(number, row)
             self.choices[number] = len(rows)
+
+    cdef use_heaps(self, heaps):
+        """Of every rank, as mapped here; None for the own one."""
+        cdef PeerHeap peer
+        cdef int rank
+        self.heap_views = <HeapView *> malloc(self.team.size * sizeof(HeapView))
+        if self.heap_views == NULL:
+            raise MemoryError()
+        for rank in range(self.team.size):
+            if heaps[rank] is None:
+                self.heap_views[rank] = own_heap()
+            else:
+                peer = heaps[rank]
+                self.heap_views[rank] = peer.view
+        self.heaps = heaps
+        self.team.heaps = self.heap_views
 
     cdef const Plan *choose(self, int collective, size_t nbytes) noexcept nogil:
         cdef int i, last = self.choices[collective] - 1
@@ -661,7 +682,10 @@ cdef class Engine:
     cdef int allgather_(self, Gathering *blocks, int collective, const Plan *plan) except -1:
         """Every rank gets everybody's block."""
         cdef Operands operands
+        memset(&operands, 0, sizeof(operands))
         operands.nbytes = blocks.longest
+        operands.element_size = 1
+        operands.sources = self.sources
         return self.carry_out(collective, signature_of(collective, _NO_OP, _NO_TYPE, plan, 0),
                               &operands, plan, blocks)
 
@@ -909,6 +933,11 @@ cdef class Engine:
     def bytes_reserved(self):
         """Shared memory that this rank has really reserved."""
         return self.mapping.bytes_reserved
+
+    @property
+    def uses_heaps(self):
+        """Whether the ranks have mapped each other's shared heaps."""
+        return self.team.heaps != NULL
 
     @property
     def stream_chunk(self):

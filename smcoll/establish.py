@@ -11,12 +11,13 @@ import dataclasses
 import json
 import os
 import sys
+import weakref
 import zlib
 
 import numpy
 from mpi4py import MPI
 
-from . import kernels, node, progress, select
+from . import heap, heap_arrays, kernels, node, progress, select
 from .config import Config
 from .engine import Engine
 from .errors import SegmentError
@@ -105,6 +106,7 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
                   f"the {size} ranks of this communicator use MPI", file=sys.stderr, flush=True)
         return None, config, f"no segment: {problem}"
 
+    heaps = share_heaps(comm, config, local) if config.heap else None
     oversubscribed = node.outnumbered(
         [_cpus_of(int(fact["cpus"], 16)) for fact in facts],
         min(fact["quota"] for fact in facts),
@@ -112,13 +114,51 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
     )
     progress.start()
     engine = Engine(mapping, config, rank, size, oversubscribed,
-                    min(fact["instructions"] for fact in facts), progress.poke, budget)
-    engine.use(select.decide(config, size, oversubscribed))
+                    min(fact["instructions"] for fact in facts), progress.poke, budget,
+                    heaps=heaps)
+    engine.use(select.decide(config, size, oversubscribed, heaps is not None))
     # Nobody may look at our words before they have their first values.
     gather(comm, {"ready": True})
     if config.eager:
         engine.reserve_data()
     return engine, config, "shared memory"
+
+
+# This process's mappings of other processes' heaps, by the heap's nonce: one for each, however many
+# communicators use it.
+_mapped_heaps: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+
+
+def share_heaps(comm: MPI.Intracomm, config: Config, local: int) -> list | None:
+    """Every rank's shared heap, mapped here, None for the own one; or None: all arrays are staged.
+
+    In agreement: what one rank can't do, none does. ``local``: ranks of the job on this node.
+    """
+    rank, heaps, records = comm.Get_rank(), [], []
+
+    def make() -> None:
+        heap_arrays.ensure(config, local)
+
+    def attach() -> None:
+        for peer, record in enumerate(records):
+            if peer == rank:
+                heaps.append(None)
+                continue
+            mapped = _mapped_heaps.get(record["nonce"])
+            if mapped is None:
+                mapped = _mapped_heaps[record["nonce"]] = heap.PeerHeap(record)
+            heaps.append(mapped)
+
+    problem = attempt(comm, make)
+    if problem is None:
+        records = [fact["heap"] for fact in gather(comm, {"heap": heap.record()})]
+        problem = attempt(comm, attach)
+    if problem is None:
+        return heaps
+    if rank == 0:
+        print(f"smcoll: no shared heaps ({problem}); arrays are copied through the segment",
+              file=sys.stderr, flush=True)
+    return None
 
 
 def _build(comm, mapping: Mapping, nonce: bytes, control: int) -> str | None:

@@ -11,6 +11,8 @@ copies that thread's context (asyncio's tasks), and in threads that inherit it (
 themselves; their arrays are as right as any, only staged.
 """
 
+import errno
+
 import numpy
 import psutil
 
@@ -126,6 +128,8 @@ def ensure(config, int ranks_on_node=0):
     limit = (config.heap_size or psutil.virtual_memory().total // 2) // ranks
     if heap.usage()["address_space"] == 0:
         heap.create(psutil.virtual_memory().total, limit)
+    elif heap.record() is None:
+        raise OSError(errno.ENOTSUP, "a forked process has no heap of its own")
     else:
         heap.set_limit(limit)
 

@@ -38,7 +38,7 @@ cdef struct Call:
     int root
     const TreeView *fan_in
     const TreeView *fan_out
-    const void **sources       # scratch for `team.size` operands
+    const void **sources       # scratch: `team.size` operands, and twice as much behind them
     void *details              # what only this collective knows
     bint streaming             # the result is too large for the caches
     size_t section_bytes

@@ -13,6 +13,7 @@ from .algos import ALGORITHMS, IN_RANK_ORDER, RADICES
 
 KIB = 1024
 UNLIMITED = 1 << 62
+SHARED_HEAP = "shared_heap"
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,9 @@ def default_radix(ranks: int, oversubscribed: bool) -> int:
     return 4
 
 
-def decide(config, ranks: int, oversubscribed: bool) -> dict[str, list[Decision]]:
-    """The decision tables of a communicator."""
+def decide(config, ranks: int, oversubscribed: bool,
+           heaps: bool = False) -> dict[str, list[Decision]]:
+    """The decision tables of a communicator. ``heaps``: its ranks share heaps."""
     tables = {}
     radix = default_radix(ranks, oversubscribed)
     for collective, names in ALGORITHMS.items():
@@ -89,13 +91,28 @@ def decide(config, ranks: int, oversubscribed: bool) -> dict[str, list[Decision]
             )
             for up_to, name, section in rows
         ]
+        if heaps and wanted == "auto" and SHARED_HEAP in names:
+            tables[collective] = with_heaps(tables[collective], names, config.heap_threshold)
     return tables
+
+
+def with_heaps(rows: list[Decision], names: tuple[str, ...], threshold: int) -> list[Decision]:
+    """Where arrays may lie in shared heaps: from ``threshold`` bytes on they are used there."""
+    below = [row for row in rows if row.up_to < threshold - 1]
+    if threshold > 1:
+        below.append(replace(decision_in(rows, threshold - 1), up_to=threshold - 1))
+    return [*below, replace(rows[-1], algorithm=SHARED_HEAP, number=names.index(SHARED_HEAP),
+                            up_to=UNLIMITED, section_bytes=64 * KIB, reason="shared heaps")]
+
+
+def decision_in(rows: list[Decision], nbytes: int) -> Decision:
+    """The row for ``nbytes`` bytes."""
+    return next((row for row in rows[:-1] if nbytes <= row.up_to), rows[-1])
 
 
 def decision_for(tables: dict[str, list[Decision]], collective: str, nbytes: int) -> Decision:
     """The row that a call of ``nbytes`` bytes follows."""
-    rows = tables[collective]
-    return next((row for row in rows[:-1] if nbytes <= row.up_to), rows[-1])
+    return decision_in(tables[collective], nbytes)
 
 
 def in_rank_order(tables: dict[str, list[Decision]], collective: str, nbytes: int) -> Decision:

@@ -1,0 +1,46 @@
+"""Where ranks keep their buffers: published by the owner, checked by who reads or writes there.
+
+An offset in the owner's heap, or STAGED: then its data go through its region as ever. Which of the
+two is the owner's business (DESIGN rule 3).
+"""
+
+from libc.string cimport memcpy
+
+from smcoll.barrier cimport DONE, FAILED_EXCEPTION, Attendant, publish_length
+from smcoll.heap cimport STAGED, heap_address, heap_offset
+from smcoll.segment cimport exchange_line
+
+from smcoll.errors import Error
+
+
+cdef uint64_t place_of(const Team *team, const void *address, size_t nbytes) noexcept nogil:
+    """What to publish for a buffer of this rank's."""
+    if team.heaps == NULL:
+        return STAGED
+    return heap_offset(&team.heaps[team.rank], address, nbytes)
+
+
+cdef int refuse(Team *team, int rank, uint64_t offset, size_t nbytes) noexcept with gil:
+    (<Attendant> team.attendant).fail(Error(
+        f"rank {rank} says that {nbytes} bytes lie at {offset} in its heap: they don't"))
+    return FAILED_EXCEPTION
+
+
+cdef int find(Team *team, int rank, uint64_t offset, size_t nbytes, char **address) noexcept nogil:
+    """The address here of what ``rank`` published: NULL where it is staged. DONE or FAILED."""
+    address[0] = NULL
+    if offset == STAGED:
+        return DONE
+    if team.heaps != NULL:
+        address[0] = heap_address(&team.heaps[rank], offset, nbytes)
+    return DONE if address[0] != NULL else refuse(team, rank, offset, nbytes)
+
+
+cdef Line *publish_places(Team *team, const Places *places, size_t nbytes) noexcept nogil:
+    """Into the own slot of a new synchronising exchange; ``nbytes``: the length to publish."""
+    cdef Line *line
+    team.exchanges += 1
+    line = exchange_line(&team.layout, team.base, team.rank, <int> (team.exchanges & 1))
+    memcpy(line.payload, places, sizeof(Places))
+    publish_length(team, line, team.exchanges, nbytes)
+    return line
