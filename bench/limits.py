@@ -13,7 +13,8 @@ payload as time with it minus time without any; and lines that one has written r
 
 Everything is repeated, each repetition going through all measurements: what disturbs the machine
 for a while disturbs one repetition of each. A figure is the median of the repetitions' medians, its
-spread their least and greatest. `floor` makes the least time of a collective of these figures.
+spread their least and greatest. `smcoll.floor` makes the least time of a collective of these
+figures, and `smcoll compare --limits FILE` shows it in its table.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
 
 from rich.console import Console
@@ -54,97 +55,6 @@ TIMEOUT = 120  # seconds, one measurement
 
 class LimitsError(Exception):
     """No C compiler, or a measurement that failed."""
-
-
-# ---------------------------------------------------------------------- floor
-
-
-def floor(limits: dict, collective: str, nbytes: int, ranks: int, *,
-          statistic: str = "low") -> float | None:
-    """The least time in µs that a call can take on the machine that `limits` is of.
-
-    ``limits`` is what `measure` returns (``"limits"`` of the JSON); ``nbytes`` is the message's
-    size (not used for barriers); float64 for reductions. None where nothing is known: more ranks
-    than cores were measured, fewer than 2 ranks, or a collective other than barrier, bcast, reduce
-    and allreduce.
-
-    Each bound is necessary by itself and the greatest is returned; no algorithm need reach it. Of
-    cores the nearest pair counts, of each figure the least repetition; with ``statistic="median"``
-    the median: the limit as the machine mostly is, which a lucky measurement can beat.
-
-    * Signals: in a barrier or an allreduce every rank waits for a write of every other, and all
-      can write at once: the exchange of two lines. In bcast and reduce one waits for another: half
-      of a line's way there and back. (Calls in a row with the same root can overlap, and take less
-      than that each.)
-    * Transfer: whatever the algorithm, some rank must get ``nbytes`` that another has just written
-      (lines in Modified state, as in section 3.4 of Li, Hoefler & Snir 2013): the one-to-all
-      figures of one reader, at the best rate of all sizes, because data may be passed in pieces.
-      Data that stay unchanged from call to call, and are read from where they are, can be faster.
-    * Work: bcast copies ``nbytes`` on all ranks but the root at once. The ``ranks - 1`` reductions
-      of ``nbytes`` are spread evenly over all ranks, and the root of a reduce fills its buffer, by
-      copying or reducing. In an allreduce every rank either reduces everything, or reduces its
-      share and copies the others' shares. Source and destination in private memory, in cache as
-      far as they fit; a source that comes in pieces leaves the cache to the destination (two
-      passes of half the size, where these are faster).
-    """
-    if not 2 <= ranks <= processes_measured(limits):
-        return None
-    one_way = min(row["us"][statistic] for row in limits["there_and_back"]) / 2
-    exchange = min(row["us"][statistic] for row in limits["exchange"])
-    if collective == "barrier":
-        return exchange
-    if collective not in ("bcast", "reduce", "allreduce"):
-        return None
-    signal = exchange if collective == "allreduce" else one_way
-    transfer = nbytes * min(row["us"][statistic] / row["bytes"] for row in limits["one_to_all"]
-                            if len(row["cpus"]) == 2)
-    return max(signal, transfer, least_work(limits, collective, nbytes, ranks, statistic))
-
-
-def least_work(limits: dict, collective: str, nbytes: int, ranks: int, statistic: str) -> float:
-    """µs of copying and reducing in private memory, on the rank that does most; see `floor`."""
-    def copy(processes: int) -> float:
-        return pass_time(limits["copy"], nbytes, processes, statistic)
-
-    def reduction(processes: int) -> float:
-        return pass_time(limits["reduction"], nbytes, processes, statistic)
-
-    if collective == "bcast":
-        return copy(ranks - 1)
-    share = (ranks - 1) / ranks
-    if collective == "reduce":
-        return max(share * reduction(ranks), min(copy(1), reduction(1)))
-    return min((ranks - 1) * reduction(ranks), share * (reduction(ranks) + copy(ranks)))
-
-
-def pass_time(rows: list[dict], nbytes: int, processes: int, statistic: str = "low") -> float:
-    """µs of one pass over ``nbytes`` by ``processes`` at once, grows with ``nbytes``.
-
-    Between measured sizes linear, outside proportional. Where not this many at once were measured,
-    the next fewer, which share the machine's bandwidth among fewer.
-    """
-    known = max(count for row in rows if (count := len(row["cpus"])) <= processes)
-    points = sorted(((row["bytes"], row["us"][statistic]) for row in rows
-                     if len(row["cpus"]) == known), reverse=True)
-    least = float("inf")
-    curve = [(0, 0.0)]
-    for measured, time_us in points:  # a smaller size never takes longer
-        least = min(least, time_us)
-        curve.insert(1, (measured, least))
-    return min(interpolate(curve, nbytes), 2 * interpolate(curve, nbytes / 2))
-
-
-def interpolate(curve: list[tuple[float, float]], position: float) -> float:
-    """Linear between the points of a curve that starts at (0, 0), proportional after the last."""
-    for (left, low), (right, high) in pairwise(curve):
-        if position <= right:
-            return low + (high - low) * (position - left) / (right - left)
-    return curve[-1][1] * position / curve[-1][0]
-
-
-def processes_measured(limits: dict) -> int:
-    """The most processes that worked at once, each on a core of its own."""
-    return max((len(row["cpus"]) for row in limits["copy"]), default=0)
 
 
 # ---------------------------------------------------------------------- measuring

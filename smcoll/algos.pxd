@@ -28,6 +28,7 @@ cdef struct Plan:
     const TreeView *fan_in
     const TreeView *fan_out
     size_t section_bytes       # bytes of the vector that go through one segment
+    int segments               # that it uses of a bank
     bint pipelined
 
 

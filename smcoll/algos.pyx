@@ -15,7 +15,7 @@ from smcoll.barrier cimport (
     COLLECTIVE_OBJECT_ALLTOALL, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_OBJECT_GATHER,
     COLLECTIVE_OBJECT_SCATTER, COLLECTIVE_REDUCE,
     COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_SCAN, COLLECTIVE_SCATTER, Team, barrier_all_read,
-    barrier_dissemination, barrier_tree,
+    barrier_dissemination, barrier_tree, use_segments,
 )
 from smcoll.bcast cimport bcast_fan_out
 from smcoll.direct cimport (
@@ -126,6 +126,7 @@ cdef inline void fill_call(Call *call, Team *team, const Plan *plan,
     call.streaming = operands.nbytes >= team.streaming_size
     call.fan_in = plan.fan_in
     call.fan_out = plan.fan_out
+    use_segments(team, plan.segments)
 
 
 cdef inline int run_barrier(Team *team, const Plan *plan) noexcept nogil:

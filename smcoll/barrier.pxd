@@ -52,6 +52,7 @@ cdef enum:
 cdef struct BankCursor:
     int kind                   # which barrier fields: 0 data banks, 1 rooted inline banks
     int bank, slot
+    int in_use                 # slots of a bank that are used before the next bank; see use_segments
     uint64_t pass_
 
 # The state of one rank in one communicator. Private to the rank; what is shared is in the mapping.
@@ -121,6 +122,7 @@ cdef int wait_flag(Team *team, const uint64_t *flag, uint64_t value, int rank) n
 cdef int wait_awaited(Team *team) noexcept nogil
 cdef int attend(Team *team, int64_t waited) noexcept with gil
 cdef int attend_between_calls(Team *team) noexcept nogil
+cdef void use_segments(Team *team, int segments) noexcept nogil
 cdef int acquire_slot(Team *team, const BankCursor *cursor) noexcept nogil
 cdef int acquire_slot_waiting(Team *team, const BankCursor *cursor) noexcept nogil
 cdef int barrier_all_read(Team *team) noexcept nogil
@@ -206,7 +208,7 @@ cdef inline void publish_length(const Team *team, Line *line, uint64_t value,
 # The next slot of a ring; the same on every rank.
 cdef inline void advance_cursor(const Layout *layout, BankCursor *cursor) noexcept nogil:
     cursor.slot += 1
-    if cursor.slot == layout.segments:
+    if cursor.slot >= cursor.in_use:
         cursor.slot = 0
         cursor.bank += 1
         if cursor.bank == layout.banks:
@@ -214,9 +216,14 @@ cdef inline void advance_cursor(const Layout *layout, BankCursor *cursor) noexce
             cursor.pass_ += 1
 
 
+cdef inline void release_bank(Team *team, const BankCursor *cursor) noexcept nogil:
+    store_release(bank_field(&team.layout, team.base, team.rank, cursor.kind, cursor.bank),
+                  cursor.pass_ + 1)
+
+
 # This rank is through with the slot under `cursor` (has read all that it will read there). Behind
 # a bank's last slot this starts the bank's nonblocking barrier (GS section 3).
 cdef inline void release_slot(Team *team, const BankCursor *cursor) noexcept nogil:
-    if cursor.slot == team.layout.segments - 1:
-        store_release(bank_field(&team.layout, team.base, team.rank, cursor.kind, cursor.bank),
-                      cursor.pass_ + 1)
+    if cursor.slot == cursor.in_use - 1:
+        release_bank(team, cursor)
+

@@ -212,6 +212,7 @@ cdef int init_team(Team *team, uint64_t start) noexcept nogil:
     team.inline_slots.kind = 1
     team.segments.bank = team.segments.slot = 0
     team.inline_slots.bank = team.inline_slots.slot = 0
+    team.segments.in_use = team.inline_slots.in_use = team.layout.segments
     team.segments.pass_ = team.inline_slots.pass_ = start
     for bank in range(MAX_BANKS):
         team.proven[0][bank] = team.proven[1][bank] = start - 1
@@ -260,6 +261,20 @@ cdef void begin_mpi_call(Team *team, uint64_t signature, uint64_t nbytes) noexce
     team.signature = signature
     team.nbytes = nbytes
     publish_call(team, 1)
+
+
+cdef void use_segments(Team *team, int segments) noexcept nogil:
+    """Use ``segments`` segments of a bank, then the next bank: all that lies further is passed.
+
+    A ring of few large segments stays in the caches, one of many lets ranks run ahead. Called
+    before a call's first segment, alike on all ranks: no segment is in flight on this one, so it is
+    through with the bank that it leaves.
+    """
+    cdef BankCursor *cursor = &team.segments
+    cursor.in_use = segments
+    if cursor.slot >= segments:
+        release_bank(team, cursor)
+        advance_cursor(&team.layout, cursor)
 
 
 cdef int acquire_slot(Team *team, const BankCursor *cursor) noexcept nogil:

@@ -28,7 +28,7 @@ from smcoll.creation import CartcommCreation, IntercommCreation, IntracommCreati
 from smcoll.movement import Movement
 from smcoll.objects import Objects
 from smcoll.reductions import Reductions
-from smcoll.select import decision_for
+from smcoll.select import SHARED_HEAP, decision_for
 
 
 if "SMCOLL_HEAP" in os.environ and Config().heap:
@@ -101,8 +101,14 @@ class Collectives(Reductions, Movement, Objects):
             if engine.streams_refused:
                 return Explanation(collective, nbytes, "MPI", "MPI's own", {},
                                    "the streams could not be reserved")
-            return Explanation(collective, nbytes, "shared memory", row.algorithm,
-                               {"chunk_bytes": engine.stream_chunk}, row.reason)
+            parameters = {"chunk_bytes": engine.stream_chunk}
+            reason = row.reason
+            if engine.uses_heaps:
+                parameters["in_place_from"] = max(engine.config.heap_threshold,
+                                                  engine.stream_inline + 1)
+                reason += "; a message that lies in its sender's shared heap is read there"
+            return Explanation(collective, nbytes, "shared memory", row.algorithm, parameters,
+                               reason)
         if engine.data_refused and not inline and collective != "barrier" and nbytes > 0:
             return Explanation(collective, nbytes, "MPI", "MPI's own", {},
                                "the data regions could not be reserved")
@@ -111,12 +117,20 @@ class Collectives(Reductions, Movement, Objects):
         if inline:
             parameters["inline"] = True
         elif collective != "barrier":
-            parameters.update(section_bytes=row.section_bytes, pipelined=row.pipelined)
-        return Explanation(collective, nbytes, "shared memory", row.algorithm, parameters,
-                           row.reason)
+            parameters.update(section_bytes=row.section_bytes, segments=row.segments,
+                              pipelined=row.pipelined)
+        reason = row.reason
+        if row.algorithm == SHARED_HEAP:
+            reason += ": arrays there are read and written where they lie, others are staged"
+        elif engine.uses_heaps and collective != "barrier":
+            reason += "; staged, wherever the arrays lie"
+        return Explanation(collective, nbytes, "shared memory", row.algorithm, parameters, reason)
 
     def stats(self):
-        """Rows ``{collective, algorithm, path, calls, bytes, seconds}`` of this rank, so far."""
+        """Rows ``{collective, algorithm, path, calls, bytes, seconds, direct_bytes}`` of this rank.
+
+        ``direct_bytes``: moved to and from other ranks' arrays in shared heaps without staging.
+        """
         return state_of(self).stats()
 
     # ------------------------------------------------------------------ life and death

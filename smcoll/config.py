@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 PAGE = os.sysconf("SC_PAGESIZE")
 MAX_BANKS = 8
+MAX_SEGMENTS = 64
 RADIX_LIMIT = 255
 
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "KB": 1 << 10, "KIB": 1 << 10, "M": 1 << 20, "MB": 1 << 20,
@@ -105,7 +106,7 @@ class Config:
     segment_size: int = _setting(
         "128K", _segment_size, "bytes",
         "a rank's data region in one segment; rounded up to whole pages, 1 page to 16 MiB")
-    segments: int = _setting(8, _integer(1, 64), "", "segments in a bank")
+    segments: int = _setting(8, _integer(1, MAX_SEGMENTS), "", "segments in a bank")
     banks: int = _setting(2, _integer(1, MAX_BANKS), "", "banks of segments")
     fan_in: int = _setting(
         0, _integer(0, RADIX_LIMIT), "children",

@@ -3,7 +3,8 @@
 A call begins with an exchange in which every rank publishes where its buffers lie (``places``), and
 ends with one that proves that nobody reads or writes them any more. In between, each rank is taken
 as it is: arrays in a heap are read and written there, others go through the data regions section by
-section. All ranks have seen all places, so "nobody stages" is known to all and needs no sections.
+section. All ranks have seen all places: that nobody stages is known to all and needs no sections,
+and where everybody does, the call goes on as it would without heaps.
 
 Who writes what (DESIGN rule 1): rank r alone writes the r-th slice of every rank's result, after
 the first exchange (its owner is in the call) and before it enters the last one (its owner leaves
@@ -15,6 +16,7 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 from smcoll.allgather cimport Gathering
+from smcoll.allreduce cimport allreduce_all_read, allreduce_tiled
 from smcoll.barrier cimport (
     DONE, BankCursor, Team, acquire_slot_waiting, advance_cursor, barrier_all_read, next_rank,
     publish, release_slot, wait_line, wait_line_with_length,
@@ -28,6 +30,7 @@ from smcoll.pipeline cimport (
     writable,
 )
 from smcoll.places cimport Places, find, place_of, publish_places
+from smcoll.reduce cimport reduce_fan_in, reduce_tiled
 from smcoll.segment cimport Line, exchange_line, segment_line
 
 cdef enum:
@@ -35,6 +38,7 @@ cdef enum:
     STEP_RESULT = 2            # our slice of the result is where it is wanted
     LINE = 64                  # slices are cut at cache lines
     STRIP = 8192               # bytes reduced before they are copied, from the first-level cache
+    FAN_IN_SECTION = 32768     # of a Reduce that all ranks stage
 
 
 # ---------------------------------------------------------------------- reductions
@@ -58,7 +62,7 @@ cdef inline bint overlap_in_part(Call *call) noexcept nogil:
     return call.send != recv and call.send < recv + call.nbytes and recv < call.send + call.nbytes
 
 
-cdef int exchange_places(Call *call, bint *nobody_stages) noexcept nogil:
+cdef int exchange_places(Call *call, bint *nobody_stages, bint *all_stage) noexcept nogil:
     """Publish where our buffers lie, and learn it from all."""
     cdef Team *team = call.team
     cdef Places places
@@ -73,6 +77,7 @@ cdef int exchange_places(Call *call, bint *nobody_stages) noexcept nogil:
         if mine:
             places.recv = place_of(team, call.recv, call.nbytes)
     publish_places(team, &places, team.nbytes)
+    all_stage[0] = places.send == STAGED and places.recv == STAGED
     nobody_stages[0] = places.send != STAGED and (not mine or places.recv != STAGED)
     operand_places(call)[team.rank] = call.send if places.send != STAGED else NULL
     result_places(call)[team.rank] = call.recv if places.recv != STAGED else NULL
@@ -83,6 +88,7 @@ cdef int exchange_places(Call *call, bint *nobody_stages) noexcept nogil:
         if status != DONE:
             return status
         memcpy(&places, line.payload, sizeof(Places))
+        all_stage[0] &= places.send == STAGED and places.recv == STAGED
         status = find(team, rank, places.send, call.nbytes, &address)
         if status != DONE:
             return status
@@ -102,21 +108,36 @@ cdef int allreduce_shared_heap(Call *call, bint pipelined, size_t section_bytes)
 
     LHS 2.4's tiled reduction on the arrays themselves. Operands are combined in rank order.
     """
+    cdef bint nobody_stages = False, all_stage = False
+    cdef int status
     call.root = -1
-    return reduce_slices(call, pipelined, section_bytes)
+    status = exchange_places(call, &nobody_stages, &all_stage)
+    if status != DONE:
+        return status
+    if all_stage and call.team.size <= 2:
+        return allreduce_all_read(call, pipelined, section_bytes)
+    if all_stage:
+        return allreduce_tiled(call, pipelined, section_bytes)
+    return reduce_slices(call, nobody_stages, pipelined, section_bytes)
 
 
 cdef int reduce_shared_heap(Call *call, bint pipelined, size_t section_bytes) noexcept nogil:
     """The same, into the root's result only."""
-    return reduce_slices(call, pipelined, section_bytes)
-
-
-cdef int reduce_slices(Call *call, bint pipelined, size_t section_bytes) noexcept nogil:
-    cdef bint nobody_stages = False
-    cdef Section whole
-    cdef int status = exchange_places(call, &nobody_stages)
+    cdef bint nobody_stages = False, all_stage = False
+    cdef int status = exchange_places(call, &nobody_stages, &all_stage)
     if status != DONE:
         return status
+    if all_stage and call.team.size <= 2 and call.operation.kernel != NULL:
+        return reduce_fan_in(call, pipelined, min(section_bytes, <size_t> FAN_IN_SECTION))
+    if all_stage:
+        return reduce_tiled(call, pipelined, section_bytes)
+    return reduce_slices(call, nobody_stages, pipelined, section_bytes)
+
+
+cdef int reduce_slices(Call *call, bint nobody_stages, bint pipelined,
+                       size_t section_bytes) noexcept nogil:
+    cdef Section whole
+    cdef int status
     if nobody_stages:
         whole.offset = 0
         whole.nbytes = call.nbytes
@@ -177,6 +198,16 @@ cdef bint somebody_copies_out(Call *call) noexcept nogil:
     return False
 
 
+cdef int places_of_others(Call *call) noexcept nogil:
+    """How many operands and results of other ranks lie in reach."""
+    cdef int rank, count = 0
+    for rank in range(call.team.size):
+        if rank != call.team.rank:
+            count += operand_places(call)[rank] != NULL
+            count += result_places(call)[rank] != NULL
+    return count
+
+
 cdef void reduce_own_slice(Call *call, Section *section, char *staged) noexcept nogil:
     """The own slice of all operands at once, a strip at a time, to all who want it.
 
@@ -191,6 +222,7 @@ cdef void reduce_own_slice(Call *call, Section *section, char *staged) noexcept 
     cdef char *out
     cdef bint to_region = staged != NULL and somebody_copies_out(call)
     cdef int rank
+    team.direct_bytes += (end - at) * <size_t> places_of_others(call)
     if call.operation.kernel != NULL:
         strip_bytes = STRIP - STRIP % call.element_size
     while at < end:
@@ -300,6 +332,7 @@ cdef int copy_from_root(Call *call, const BankCursor *slot, uint64_t offset,
     if status != DONE or source == NULL:
         return status
     deliver(call, 0, source, call.nbytes)
+    team.direct_bytes += call.nbytes
     status = acquire_slot_waiting(team, slot)
     if status == DONE:
         publish(team, segment_line(&team.layout, team.base, team.rank, slot.bank, slot.slot),
@@ -387,6 +420,7 @@ cdef void copy_direct_blocks(Call *call, Gathering *blocks) noexcept nogil:
     for i in range(1, call.team.size):
         rank = next_rank(call.team, i)
         if call.sources[rank] != NULL:
+            call.team.direct_bytes += min(lengths(call)[rank], blocks.block[rank])
             unpack_next(&blocks.recv[rank], <const char *> call.sources[rank],
                         min(lengths(call)[rank], blocks.block[rank]))
     if not blocks.in_place:

@@ -34,6 +34,7 @@ cdef struct Choice:
 
 cdef struct Tally:
     uint64_t calls, nbytes
+    uint64_t direct_bytes      # moved to or from other ranks' arrays without staging
     uint64_t timed_calls
     int64_t timed_ns
 
@@ -95,6 +96,7 @@ cdef class Engine:
                                uint64_t signature) except -1
     cdef int have_streams(self, uint64_t signature) except -1
     cdef reserve_part(self, int part)
+    cdef map_of_peers(self, int part)
     cdef reserve_mine(self, int part, size_t wanted)
     cdef int reserve(self, int part, uint64_t signature, uint64_t nbytes) except -1
     cdef int carry_out(self, int collective, uint64_t signature, const Operands *operands,

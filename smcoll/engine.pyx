@@ -186,6 +186,7 @@ cdef class Engine:
         plan.fan_in = &self.tree(decision.fan_in).view
         plan.fan_out = &self.tree(decision.fan_out).view
         plan.section_bytes = min(decision.section_bytes, self.team.layout.segment_size)
+        plan.segments = min(decision.segments, self.team.layout.segments)
         plan.pipelined = decision.pipelined
         return plan
 
@@ -491,6 +492,12 @@ cdef class Engine:
         self.mapping.reserve_streams()
         init_streams(&self.team, self.streams, self.start)
 
+    cdef map_of_peers(self, int part):
+        if part == DATA_REGIONS:
+            self.mapping.map_data_of_peers()
+        else:
+            self.mapping.map_streams_of_peers()
+
     cdef reserve_mine(self, int part, size_t wanted):
         """This rank's part; the problem, or None."""
         try:
@@ -530,6 +537,7 @@ cdef class Engine:
         # What needed the memory follows at once, on all ranks.
         self.continues = True
         if everyone:
+            self.map_of_peers(part)
             return CARRIED_OUT
         if mine:
             self.budget.give_back(wanted)
@@ -555,11 +563,13 @@ cdef class Engine:
     cdef int64_t started(self, Tally *tally, size_t nbytes) noexcept:
         tally.calls += 1
         tally.nbytes += nbytes
+        self.team.direct_bytes = 0
         if nbytes > TIME_ALL_ABOVE or (tally.calls & 63) == 1:
             return monotonic_ns()
         return 0
 
     cdef void finished(self, Tally *tally, int64_t start) noexcept:
+        tally.direct_bytes += self.team.direct_bytes
         if start != 0:
             tally.timed_calls += 1
             tally.timed_ns += monotonic_ns() - start
@@ -896,6 +906,8 @@ cdef class Engine:
         """Rows of calls, bytes and seconds per collective, algorithm and path.
 
         Seconds are measured on every call above 64 KiB and on one in 64 below, and scaled.
+        ``direct_bytes``: what this rank read from and wrote to other ranks' arrays where they lie;
+        all else was staged.
         """
         rows = []
         for collective, names in ALGORITHMS.items():
@@ -945,6 +957,11 @@ cdef class Engine:
         return self.team.layout.stream_chunk
 
     @property
+    def stream_inline(self):
+        """Longest message, in bytes, that travels in a stream's cell."""
+        return self.team.layout.stream_inline
+
+    @property
     def segment_name(self):
         """The name that the segment had until all ranks had mapped it."""
         return self.mapping.name
@@ -986,7 +1003,8 @@ cdef add_row(list rows, collective, algorithm, path, Tally *tally):
     if tally.timed_calls > 0:
         seconds = tally.timed_ns * 1e-9 / tally.timed_calls * tally.calls
     rows.append({"collective": collective, "algorithm": algorithm, "path": path,
-                 "calls": tally.calls, "bytes": tally.nbytes, "seconds": seconds})
+                 "calls": tally.calls, "bytes": tally.nbytes, "seconds": seconds,
+                 "direct_bytes": tally.direct_bytes})
 
 
 cdef class _KeptPlan:

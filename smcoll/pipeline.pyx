@@ -36,11 +36,11 @@ cdef void plan_call(Call *call, int phases, size_t section_bytes, bint pipelined
     team.tick += call.sections * SECTION_STEPS
     call.phases = phases
     call.single_segment = one_segment_form and not pipelined
-    # A bank's first segment waits for everybody's release of what lay (banks - 1) * segments + 1
+    # A bank's first segment waits for everybody's release of what lay (banks - 1) * in_use + 1
     # uses before it; what we hold in flight must be younger than that.
     window = 1
     if pipelined:
-        window = min(phases, (team.layout.banks - 1) * team.layout.segments + 1)
+        window = min(phases, (team.layout.banks - 1) * team.segments.in_use + 1)
     call.stride = (phases + window - 1) // window
     call.opened = 0
     call.turn = 0

@@ -160,4 +160,5 @@ cdef class Mapping:
     cdef _map(self)
     cdef _hold_lock(self)
     cdef _reserve(self, size_t offset, size_t length)
+    cdef _map_of_peers(self, size_t offset, size_t length)
     cdef _give_back(self, size_t offset, size_t length)

@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .algos import ALGORITHMS, IN_RANK_ORDER, RADICES
+from .config import MAX_SEGMENTS
 
 KIB = 1024
 UNLIMITED = 1 << 62
 SHARED_HEAP = "shared_heap"
+ALL_SEGMENTS = MAX_SEGMENTS
 
 
 @dataclass(frozen=True)
@@ -26,31 +28,40 @@ class Decision:
     fan_in: int
     fan_out: int
     section_bytes: int
+    segments: int  # of a bank that are used in turn
     pipelined: bool
     reason: str
 
 
-def defaults(collective: str, ranks: int, oversubscribed: bool) -> list[tuple[int, str, int]]:
-    """Built-in rows (up_to, algorithm, section bytes), measured on 2 cores: docs/performance.md."""
+def defaults(collective: str, ranks: int, oversubscribed: bool) -> list[tuple[int, str, int, int]]:
+    """Built-in rows (up_to, algorithm, section bytes, segments of a bank), measured on 2 cores:
+    docs/performance.md.
+    """
+    # Where all ranks post data at once, more than two ranks' rings of many segments don't fit the
+    # caches.
+    few = ALL_SEGMENTS if ranks <= 2 else 2
     if collective == "barrier":
-        return [(UNLIMITED, "all_read", 0)]
+        return [(UNLIMITED, "all_read", 0, ALL_SEGMENTS)]
     if collective == "bcast":
-        return [(UNLIMITED, "fan_out", 32 * KIB if ranks <= 2 else 64 * KIB)]
+        return [(UNLIMITED, "fan_out", 32 * KIB if ranks <= 2 else 64 * KIB, ALL_SEGMENTS)]
     if collective == "reduce":
         if ranks <= 2:
-            return [(UNLIMITED, "fan_in", 32 * KIB)]
+            return [(UNLIMITED, "fan_in", 32 * KIB, ALL_SEGMENTS)]
         # Where ranks share cores, nobody waits for the root to do all the work alone.
         fan_in_limit = 4096 * KIB if oversubscribed else 16 * KIB
-        return [(fan_in_limit, "fan_in", 32 * KIB), (UNLIMITED, "tiled", 32 * KIB)]
+        return [(fan_in_limit, "fan_in", 32 * KIB, ALL_SEGMENTS),
+                (UNLIMITED, "tiled", 32 * KIB, ALL_SEGMENTS)]
     if collective != "allreduce":
         section = 128 * KIB if collective == "reduce_scatter" else 64 * KIB
-        return [(UNLIMITED, ALGORITHMS[collective][0], section)]
+        return [(UNLIMITED, ALGORITHMS[collective][0], section, few)]
     if ranks <= 2:
         # Two dependent exchanges of halves lose to one of everything, most where the cores share
         # no cache. Small sections keep the segments in the private caches.
-        return [(128 * KIB, "all_read", 16 * KIB), (UNLIMITED, "all_read", 64 * KIB)]
+        return [(128 * KIB, "all_read", 16 * KIB, ALL_SEGMENTS),
+                (UNLIMITED, "all_read", 64 * KIB, ALL_SEGMENTS)]
     # All-read does the work of all ranks on each, so its limit falls with their number.
-    return [(128 * KIB // ranks, "all_read", 16 * KIB), (UNLIMITED, "tiled", 64 * KIB)]
+    return [(128 * KIB // ranks, "all_read", 16 * KIB, ALL_SEGMENTS),
+            (UNLIMITED, "tiled", 128 * KIB, few)]
 
 
 def default_radix(ranks: int, oversubscribed: bool) -> int:
@@ -76,7 +87,7 @@ def decide(config, ranks: int, oversubscribed: bool,
             rows = defaults(collective, ranks, oversubscribed)
             reason = "built-in default" + (", ranks outnumber CPUs" if oversubscribed else "")
         else:
-            rows = [(UNLIMITED, wanted, config.segment_size)]
+            rows = [(UNLIMITED, wanted, config.segment_size, ALL_SEGMENTS)]
             reason = f"set by Config({collective}={wanted!r}) or SMCOLL_{collective.upper()}"
         tables[collective] = [
             Decision(
@@ -86,10 +97,11 @@ def decide(config, ranks: int, oversubscribed: bool,
                 fan_in=min(config.fan_in or radix, 255),
                 fan_out=min(config.fan_out or radix, 255),
                 section_bytes=min(section or config.segment_size, config.segment_size),
+                segments=min(segments, config.segments),
                 pipelined=config.pipeline,
                 reason=reason,
             )
-            for up_to, name, section in rows
+            for up_to, name, section, segments in rows
         ]
         if heaps and wanted == "auto" and SHARED_HEAP in names:
             tables[collective] = with_heaps(tables[collective], names, config.heap_threshold)
@@ -155,7 +167,8 @@ def override(decision: Decision, collective: str, algorithm=None, fan_in=None, f
     if section_bytes is not None:
         if section_bytes < 64:
             raise ValueError(f"section_bytes={section_bytes} is less than 64")
-        changes["section_bytes"] = section_bytes
+        # What was chosen for the row's own sections does not hold for others.
+        changes.update(section_bytes=section_bytes, segments=ALL_SEGMENTS)
     if pipelined is not None:
         changes["pipelined"] = bool(pipelined)
     return replace(decision, reason="given with the call", **changes)

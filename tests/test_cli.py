@@ -7,13 +7,15 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from smcoll import config, launch, mpi_settings
+from smcoll import config, floor, launch, mpi_settings
 from smcoll.algos import ALGORITHMS
 from smcoll.cli import output, peers, selection
 
+LIMITS = Path(__file__).parent.parent / "bench" / "results" / "limits-2-cores.json"
 PROGRAM = """\
 import sys
 from mpi4py import MPI
@@ -148,7 +150,7 @@ def compared(tmp_path_factory):
     """One short comparison for several tests."""
     folder = tmp_path_factory.mktemp("compare")
     result = smcoll("compare", "-n", 2, "-m", "8:4K", "--factor", 64, "--budget", 0.05,
-                    "--json", folder / "out.json", "--csv", folder / "out.csv")
+                    "--limits", LIMITS, "--json", folder / "out.json", "--csv", folder / "out.csv")
     return result, json.loads((folder / "out.json").read_text()), folder / "out.csv"
 
 
@@ -182,6 +184,14 @@ def test_compare_table_says_how_messages_were_forced(compared):
     (name, value), = mpi_settings.point_to_point_settings(launch.mpi_info().family).items()
     assert f"{name}={value}" in text
     assert text.count("shared memory") == len(compared[1]["rows"])
+
+
+def test_compare_shows_the_least_time_that_the_machine_allows(compared):
+    limits = floor.read(LIMITS)
+    for row in compared[1]["rows"]:
+        assert row["limit_us"] == floor.floor(limits, row["collective"], row["bytes"], 2,
+                                              statistic="median")
+    assert "limit us" in compared[0].stdout
 
 
 def test_compare_csv(compared):
@@ -262,6 +272,7 @@ def test_a_job_that_fails_is_reported(tmp_path):
     (["-k", "first"], "rotate"),
     (["--mpi-setting", "turbo"], "turbo"),
     (["--sizes", "12"], "multiples of 8"),
+    (["--limits", os.devnull], "no limits as bench/limits.py writes them"),
     (["--layout", "0,0,x", "-n", "2"], "layout"),
 ])
 def test_compare_refuses_bad_options(arguments, text):
@@ -309,13 +320,16 @@ def test_compare_a_row_for_each_algorithm(tmp_path):
 def test_compare_peers_merges_environments_and_settings(tmp_path):
     settings = mpi_settings.settings(launch.mpi_info().family)
     result = smcoll("compare", "-n", 2, "--sizes", "8", "--collectives", "barrier,scan", "--budget",
-                    0.02, "--peers", sys.prefix, "--json", tmp_path / "out.json")
+                    0.02, "--limits", LIMITS, "--peers", sys.prefix,
+                    "--json", tmp_path / "out.json")
     record = json.loads((tmp_path / "out.json").read_text())
     assert len(record["meta"]["peers"]) == len(settings)
     for row in record["rows"]:
         assert row["ratio"] == min(figures["ratio"] for figures in row["peers"].values())
         assert row["peers"][row["fastest"]]["ratio"] == row["ratio"]
         assert row["fastest"] in result.stdout
+        assert row["limit_us"] > 0
+    assert "limit us" in result.stdout
 
 
 def test_the_fastest_peer_is_the_one_with_the_smallest_ratio():

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from smcoll import launch, node
+from smcoll.floor import floor, read
 
 BENCH = Path(__file__).resolve().parents[1] / "bench"
 SECTIONS = {"there_and_back", "exchange", "sched_yield", "copy", "reduction", "modified",
@@ -106,12 +107,12 @@ def test_a_handover_takes_half_of_there_and_back_and_the_payload_is_what_comes_o
 
 
 @needs_compiler
-def test_a_real_measurement_has_a_floor_for_as_many_ranks_as_cores(measured, limits):
+def test_a_real_measurement_has_a_floor_for_as_many_ranks_as_cores(measured):
     found = measured[1]["limits"]
     for collective in ("barrier", "bcast", "reduce", "allreduce"):
-        assert limits.floor(found, collective, 4096, CORES + 1) is None
+        assert floor(found, collective, 4096, CORES + 1) is None
         if CORES > 1:
-            assert limits.floor(found, collective, 4096, CORES) > 0
+            assert floor(found, collective, 4096, CORES) > 0
 
 
 @pytest.mark.parametrize("cpus", ["1000000", f"{CPUS[0]},{CPUS[0]}", "first"])
@@ -150,45 +151,71 @@ def known():
 
 @pytest.mark.parametrize("statistic", ["low", "median"])
 @pytest.mark.parametrize("collective", ["bcast", "reduce", "allreduce"])
-def test_the_floor_grows_with_the_bytes(known, limits, collective, statistic):
-    floors = [limits.floor(known, collective, nbytes, 2, statistic=statistic)
+def test_the_floor_grows_with_the_bytes(known, collective, statistic):
+    floors = [floor(known, collective, nbytes, 2, statistic=statistic)
               for nbytes in (0, 8, 100, 4096, 8192, 16384, 30000, 65536, 1 << 20, 1 << 24)]
     assert floors == sorted(floors)
     assert floors[0] > 0
     assert floors[-1] > 10 * floors[0]
 
 
-def test_the_floor_is_what_its_docstring_says(known, limits):
-    assert limits.floor(known, "barrier", 0, 2) == 0.15
-    assert limits.floor(known, "barrier", 0, 2, statistic="median") == 0.25
-    assert limits.floor(known, "bcast", 0, 2) == pytest.approx(0.1)
-    assert limits.floor(known, "allreduce", 0, 2) == pytest.approx(0.15)
+def test_the_floor_is_what_its_docstring_says(known):
+    assert floor(known, "barrier", 0, 2) == 0.15
+    assert floor(known, "barrier", 0, 2, statistic="median") == 0.25
+    assert floor(known, "bcast", 0, 2) == pytest.approx(0.1)
+    assert floor(known, "allreduce", 0, 2) == pytest.approx(0.15)
     # Copy alone 8 us; one reader's transfer at 6.4 us for 64 KiB.
-    assert limits.floor(known, "bcast", 65536, 2) == pytest.approx(8.0)
+    assert floor(known, "bcast", 65536, 2) == pytest.approx(8.0)
     # Half of the reductions on each of two busy cores: 32 us / 2; filling the buffer: 8 us.
-    assert limits.floor(known, "reduce", 65536, 2) == pytest.approx(16.0)
+    assert floor(known, "reduce", 65536, 2) == pytest.approx(16.0)
     # Reducing half and copying half: (32 + 16) / 2.
-    assert limits.floor(known, "allreduce", 65536, 2) == pytest.approx(24.0)
+    assert floor(known, "allreduce", 65536, 2) == pytest.approx(24.0)
     # Twice 512 KiB in less cache is not slower than 1 MiB: here linear interpolation decides.
     at_half = 8 + (200 - 8) * (524288 - 65536) / (1048576 - 65536)
-    assert limits.floor(known, "bcast", 1 << 20, 2) == pytest.approx(2 * at_half)
+    assert floor(known, "bcast", 1 << 20, 2) == pytest.approx(2 * at_half)
 
 
-def test_transfer_bounds_a_bcast_whose_copies_are_fast(known, limits):
+def test_transfer_bounds_a_bcast_whose_copies_are_fast(known):
     for slow in known["one_to_all"]:
         slow["us"]["low"] *= 10
-    assert limits.floor(known, "bcast", 65536, 2) == pytest.approx(64.0)
+    assert floor(known, "bcast", 65536, 2) == pytest.approx(64.0)
 
 
-def test_nothing_is_known_of_more_ranks_than_cores_and_other_collectives(known, limits):
-    assert limits.floor(known, "barrier", 0, 3) is None
-    assert limits.floor(known, "barrier", 0, 1) is None
-    assert limits.floor(known, "alltoall", 8, 2) is None
+def test_nothing_is_known_of_more_ranks_than_cores_and_unknown_collectives(known):
+    assert floor(known, "barrier", 0, 3) is None
+    assert floor(known, "barrier", 0, 1) is None
+    assert floor(known, "no such collective", 8, 2) is None
 
 
-def test_published_limits_have_floors(limits):
-    written = json.loads((BENCH / "results" / "limits-2-cores.json").read_text())
-    assert set(written["limits"]) == SECTIONS
-    low, median = (limits.floor(written["limits"], "allreduce", 1 << 20, 2, statistic=statistic)
+@pytest.mark.parametrize("collective, copies, reductions, lines", [
+    ("gather", 2, 0, "one way"), ("scatter", 2, 0, "one way"), ("allgather", 4, 0, "exchange"),
+    ("alltoall", 4, 0, "exchange"), ("reduce_scatter", 0, 2, "exchange"),
+    ("scan", 0, 1, "one way"), ("exscan", 1, 0, "one way")])
+def test_blocks_count_once_for_each_rank_that_copies_or_reduces_them(known, collective, copies,
+                                                                     reductions, lines):
+    # In units of 64 KiB at 8 us on one busy core: two busy ones take twice as long each.
+    assert floor(known, collective, 65536, 2) == pytest.approx(8.0 * copies + 16.0 * reductions)
+    assert floor(known, collective, 0, 2) == (0.1 if lines == "one way" else 0.15)
+
+
+def test_the_v_forms_have_the_floors_of_the_plain_ones(known):
+    for name in ("gather", "scatter", "allgather", "alltoall"):
+        assert floor(known, f"{name}v", 65536, 2) == floor(known, name, 65536, 2)
+    assert floor(known, "alltoallw", 4096, 2) == floor(known, "alltoall", 4096, 2)
+    assert floor(known, "reduce_scatter_block", 64, 2) == floor(known, "reduce_scatter", 64, 2)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"limits": {"copy": [1]}}'])
+def test_a_file_of_something_else_is_refused(tmp_path, text):
+    file = tmp_path / "other.json"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=r"other\.json has no limits"):
+        read(file)
+
+
+def test_published_limits_have_floors():
+    written = read(BENCH / "results" / "limits-2-cores.json")
+    assert set(written) == SECTIONS
+    low, median = (floor(written, "allreduce", 1 << 20, 2, statistic=statistic)
                    for statistic in ("low", "median"))
     assert 0 < low <= median

@@ -10,7 +10,7 @@ import psutil
 import typer
 from rich.console import Console
 
-from .. import launch, mpi_settings
+from .. import floor, launch, mpi_settings
 from . import jobs, output, peers, selection
 from .compare_job import CompareTask
 
@@ -73,6 +73,10 @@ def compare_command(
         "--peers", metavar="ENV[,ENV...]",
         help="Python environments with smcoll and another MPI each: measure in all of them, in "
         "each setting known of its MPI, and show smcoll beside the fastest.")] = "",
+    limits_file: Annotated[Path | None, typer.Option(
+        "--limits", metavar="FILE",
+        help="What bench/limits.py --json wrote on this machine: show the least time possible.",
+        )] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE")] = None,
     csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE")] = None,
     plot_file: Annotated[Path | None, typer.Option(
@@ -94,12 +98,14 @@ def compare_command(
         selection.algorithms(algorithms, names), limit, selection.thread_level(thread_level))
     if plot_file is not None:
         output.require_matplotlib()
+    limits = selection.limits(limits_file) if limits_file else None
     console = output.wide_console()
     if peer_environments:
         if launch.under_mpiexec():
             raise typer.BadParameter("--peers starts jobs of its own: not under mpiexec")
         record = peers.compare_peers(task, selection.names(peer_environments),
                                      selection.rank_counts(ranks), layout)
+        add_limits(record["rows"], limits)
         peers.print_record(console, record, full)
     elif launch.under_mpiexec():
         if ranks or layout or setting != "default":
@@ -109,11 +115,12 @@ def compare_command(
         if record is None:
             return  # not rank 0
         record["meta"]["point_to_point"] = None
+        add_limits(record["rows"], limits)
         print_table(console, record["meta"], record["meta"]["jobs"][0], record["rows"], full)
         print_notes(console, record)
     else:
         record = outside_jobs(console, task, selection.rank_counts(ranks), layout, setting,
-                              point_to_point, full)
+                              point_to_point, full, limits)
         print_notes(console, record)
     output.finish(record, json_file, csv_file, plot_file, output.plot)
 
@@ -122,7 +129,7 @@ def compare_command(
 
 
 def outside_jobs(console: Console, task: CompareTask, counts: list[int], layout: str | None,
-                 setting: str, point_to_point: bool, full: bool) -> dict:
+                 setting: str, point_to_point: bool, full: bool, limits: dict | None) -> dict:
     """Start the jobs of each rank count, show each table when it is done. Returns the record."""
     mpi = launch.mpi_info()
     known = mpi_settings.settings(mpi.family)
@@ -142,6 +149,7 @@ def outside_jobs(console: Console, task: CompareTask, counts: list[int], layout:
                 others, _ = jobs.run_job(task, count, layout, forced, advance)
                 for row, other in zip(rows, others, strict=True):
                     add_point_to_point(row, other)
+        add_limits(rows, limits)
         record["rows"] += rows
         meta["jobs"].append(job)
         print_table(console, meta, job, rows, full)
@@ -157,6 +165,14 @@ def add_point_to_point(row: dict, other: dict) -> None:
     row["problems"] += [f"with point-to-point messages: {text}" for text in other["problems"]]
     if other["valid"] is False:
         row["valid"] = False
+
+
+def add_limits(rows: list[dict], limits: dict | None) -> None:
+    """Into rows the least time that this machine allows, as far as it is known."""
+    if limits is not None:
+        for row in rows:
+            row["limit_us"] = floor.floor(limits, row["collective"], row["bytes"], row["ranks"],
+                                          statistic="median")
 
 
 # ---------------------------------------------------------------------- showing

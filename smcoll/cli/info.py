@@ -133,7 +133,8 @@ def gather(ranks: int) -> dict:
             collective: [
                 {"up_to": None if row.up_to == select.UNLIMITED else row.up_to,
                  "algorithm": row.algorithm, "fan_in": row.fan_in, "fan_out": row.fan_out,
-                 "section_bytes": row.section_bytes, "reason": row.reason}
+                 "section_bytes": row.section_bytes, "segments": row.segments,
+                 "reason": row.reason}
                 for row in rows
             ]
             for collective, rows in tables.items()
@@ -181,8 +182,8 @@ def print_facts(console: Console, facts: dict) -> None:
     ]
     for name, text in lines:
         console.print(f"[bold]{name:13}[/bold] {text}" if name else f"{'':13} {text}")
-    table = Table("collective", "bytes", "algorithm", "fan-in", "fan-out", "section", "why",
-                  title=f"algorithms for {facts['ranks']} ranks", title_justify="left")
+    table = Table("collective", "bytes", "algorithm", "fan-in", "fan-out", "section", "segments",
+                  "why", title=f"algorithms for {facts['ranks']} ranks", title_justify="left")
     for collective, rows in facts["algorithms"].items():
         for row in rows:
             radices = select.RADICES.get((collective, row["algorithm"]), ())
@@ -190,7 +191,8 @@ def print_facts(console: Console, facts: dict) -> None:
                 collective, "any" if row["up_to"] is None else f"up to {size(row['up_to'])}",
                 row["algorithm"],
                 *(str(row[name]) if name in radices else "" for name in ("fan_in", "fan_out")),
-                "" if collective == "barrier" else size(row["section_bytes"]), row["reason"])
+                *(["", ""] if collective == "barrier" else
+                  [size(row["section_bytes"]), str(row["segments"])]), row["reason"])
     console.width = max(console.width, 120)
     console.print(table)
 

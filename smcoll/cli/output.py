@@ -82,6 +82,8 @@ def compare_table(rows: list[dict], title: str, mpi: str, full: bool = False) ->
     forced = any("point_to_point_us" in row for row in rows)
     names = ["collective", "bytes", "smcoll us", f"{mpi} us", "times faster"]
     names += ["point-to-point us", "times faster"] if forced else []
+    limited = any("limit_us" in row for row in rows)
+    names += ["limit us"] if limited else []
     names += ["algorithm", "path", "valid"]
     for name in names:
         left = name in ("collective", "algorithm", "path", "valid")
@@ -96,6 +98,7 @@ def compare_table(rows: list[dict], title: str, mpi: str, full: bool = False) ->
         if forced:
             cells += [time_cell(row, "point_to_point", full), ratio(
                 row["point_to_point_ratio"], row["point_to_point_ratio_low"])]
+        cells += [microseconds(row["limit_us"])] if limited else []
         table.add_row(*cells, row["algorithm"], row["path"], verdict(row))
     return table
 

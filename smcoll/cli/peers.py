@@ -140,8 +140,10 @@ def print_record(console: Console, record: dict, full: bool) -> None:
     for ranks in dict.fromkeys(row["ranks"] for row in record["rows"]):
         table = Table(title=f"{ranks} ranks, {record['meta']['machine']['processor']}",
                       title_justify="left")
+        limited = any("limit_us" in row for row in record["rows"])
         for name in ("collective", "bytes", "smcoll us", *(f"{peer} us" for peer in peers),
-                     "times faster", "fastest", "algorithm", "valid"):
+                     "times faster", "fastest", *(["limit us"] if limited else []), "algorithm",
+                     "valid"):
             left = name in ("collective", "fastest", "algorithm", "valid")
             peer = name.removesuffix(" us") in peers
             table.add_column(name, justify="left" if left else "right", no_wrap=not peer)
@@ -156,6 +158,7 @@ def print_record(console: Console, record: dict, full: bool) -> None:
             table.add_row(row["collective"], str(row["bytes"]),
                           output.time_cell(row, "smcoll", full), *times,
                           output.ratio(row["ratio"], row["ratio_low"]), row["fastest"] or "-",
+                          *([output.microseconds(row["limit_us"])] if limited else []),
                           row["algorithm"], output.verdict(row | {"mpi_valid": True}))
         console.print(table)
     console.print("us: median over blocks of the slowest rank's mean per call, each peer in its "

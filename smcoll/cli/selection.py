@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import typer
 
-from .. import config, launch, node
+from .. import config, floor, launch, node
 from ..algos import ALGORITHMS
 
 # As smcoll.workloads has them; importing that would initialise MPI in the command's own process.
@@ -90,6 +91,14 @@ def sizes(text: str, factor: int, listed: str = "", element: int = 8) -> list[in
         chosen.append(first)
         first *= factor
     return [*chosen, last]
+
+
+def limits(file: Path) -> dict:
+    """The machine's limits that ``bench/limits.py`` wrote."""
+    try:
+        return floor.read(file)
+    except ValueError as error:
+        raise typer.BadParameter(f"--limits: {error}") from None
 
 
 def rank_counts(text: str) -> list[int]:
