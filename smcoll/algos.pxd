@@ -19,7 +19,8 @@ cdef enum:
     ALLREDUCE_SHARED_HEAP = 5
     REDUCE_SHARED_HEAP = 3
     BCAST_SHARED_HEAP = 1
-    ALLGATHER_SHARED_HEAP = 1
+    # Of Allgather, Reduce_scatter, Scan and Exscan.
+    SHARED_HEAP = 1
 
 
 # How one call is to be done.

@@ -21,6 +21,7 @@ from smcoll.bcast cimport bcast_fan_out
 from smcoll.direct cimport (
     allgather_shared_heap, allreduce_shared_heap, bcast_shared_heap, reduce_shared_heap,
 )
+from smcoll.direct_own cimport reduce_scatter_shared_heap, scan_shared_heap
 from smcoll.inline cimport allreduce_inline, bcast_inline, reduce_inline
 from smcoll.pipeline cimport Call
 from smcoll.reduce cimport reduce_fan_in, reduce_scatter_gather, reduce_tiled
@@ -39,9 +40,9 @@ ALGORITHMS = {
     "alltoall": ("direct",),
     # Every rank posts its data once, the others read what they need.
     "allgather": ("direct", "shared_heap"),
-    "reduce_scatter": ("direct",),
-    "scan": ("direct",),
-    "exscan": ("direct",),
+    "reduce_scatter": ("direct", "shared_heap"),
+    "scan": ("direct", "shared_heap"),
+    "exscan": ("direct", "shared_heap"),
 }
 
 # The collectives whose data travel through the streams.
@@ -51,9 +52,9 @@ STREAMED = ("gather", "scatter", "alltoall")
 IN_RANK_ORDER = {
     "reduce": ("tiled", "shared_heap"),
     "allreduce": ("all_read", "tiled", "shared_heap"),
-    "reduce_scatter": ("direct",),
-    "scan": ("direct",),
-    "exscan": ("direct",),
+    "reduce_scatter": ("direct", "shared_heap"),
+    "scan": ("direct", "shared_heap"),
+    "exscan": ("direct", "shared_heap"),
 }
 
 # Which radices an algorithm has.
@@ -101,9 +102,9 @@ cdef bint is_inline(const Team *team, int collective, int algorithm, size_t nbyt
         return algorithm == ALLREDUCE_ALL_READ and nbytes <= team.layout.inline_size
     if (collective == COLLECTIVE_ALLGATHER or collective == COLLECTIVE_OBJECT_ALLGATHER
             or collective == COLLECTIVE_REDUCE_SCATTER):
-        return algorithm != ALLGATHER_SHARED_HEAP and nbytes <= team.layout.inline_size
+        return algorithm != SHARED_HEAP and nbytes <= team.layout.inline_size
     if collective == COLLECTIVE_SCAN or collective == COLLECTIVE_EXSCAN:
-        return nbytes <= team.layout.rooted_inline_size
+        return algorithm != SHARED_HEAP and nbytes <= team.layout.rooted_inline_size
     return False
 
 
@@ -193,7 +194,7 @@ cdef inline int run_allgather(Team *team, const Plan *plan, const Operands *oper
     for rank in range(team.size):
         blocks.recv[rank].streaming = (
             blocks.longest * <size_t> team.size >= team.streaming_size)
-    if plan.algorithm == ALLGATHER_SHARED_HEAP:
+    if plan.algorithm == SHARED_HEAP:
         return allgather_shared_heap(&call, blocks, plan.pipelined, plan.section_bytes)
     return allgather_direct(&call, blocks, plan.pipelined, plan.section_bytes)
 
@@ -205,6 +206,8 @@ cdef inline int run_reduce_scatter(Team *team, const Plan *plan, const Operands 
         return reduce_scatter_inline(team, operands.send, operands.recv, blocks,
                                      operands.element_size, operands.operation, operands.sources)
     fill_call(&call, team, plan, operands)
+    if plan.algorithm == SHARED_HEAP:
+        return reduce_scatter_shared_heap(&call, blocks, plan.pipelined, plan.section_bytes)
     return reduce_scatter_direct(&call, blocks, plan.pipelined, plan.section_bytes)
 
 
@@ -215,6 +218,8 @@ cdef inline int run_scan(Team *team, const Plan *plan, const Operands *operands,
         return scan_inline(team, operands.send, operands.recv, operands.nbytes, operands.elements,
                            operands.operation, exclusive, operands.sources)
     fill_call(&call, team, plan, operands)
+    if plan.algorithm == SHARED_HEAP:
+        return scan_shared_heap(&call, exclusive, plan.pipelined, plan.section_bytes)
     return scan_direct(&call, exclusive, plan.pipelined, plan.section_bytes)
 
 

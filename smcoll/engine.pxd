@@ -4,6 +4,7 @@ from smcoll.algos cimport Operands, Plan
 from smcoll.allgather cimport Gathering
 from smcoll.barrier cimport Attendant, Team, pack_signature
 from smcoll.buffers cimport Specification
+from smcoll.cursor cimport Cursor
 from smcoll.heap cimport HeapView
 from smcoll.kernels cimport Operation, reduction_kernel
 from smcoll.reduce_scatter cimport Blocks
@@ -102,7 +103,8 @@ cdef class Engine:
     cdef int carry_out(self, int collective, uint64_t signature, const Operands *operands,
                        const Plan *plan, void *details) except -1
     cdef int exchange_(self, int collective, int root, Transfer *outgoing, int sends,
-                       Transfer *incoming, int receives, size_t nbytes, list grown) except -1
+                       Transfer *incoming, int receives, size_t nbytes, list grown,
+                       Cursor *own=*, Cursor *own_place=*) except -1
     cdef place(self, Transfer *message, list grown)
     cdef int barrier_(self, const Plan *plan) except -1
     cdef int bcast_(self, char *buffer, size_t nbytes, int root, const Plan *plan,

@@ -30,7 +30,7 @@ from smcoll.barrier cimport (
     pack_signature, wait_flag,
 )
 from smcoll.buffers cimport Specification, parse
-from smcoll.cursor cimport start_cursor
+from smcoll.cursor cimport Cursor, start_cursor
 from smcoll.heap cimport HeapView, PeerHeap, own_heap
 from smcoll.inline cimport allreduce_inline
 from smcoll.kernels cimport (
@@ -731,12 +731,13 @@ cdef class Engine:
         operands.sources = self.sources
 
     cdef int exchange_(self, int collective, int root, Transfer *outgoing, int sends,
-                       Transfer *incoming, int receives, size_t nbytes, list grown) except -1:
+                       Transfer *incoming, int receives, size_t nbytes, list grown,
+                       Cursor *own=NULL, Cursor *own_place=NULL) except -1:
         """Messages between pairs of ranks. Only after ``have_streams`` said that they are there.
 
         ``nbytes``: what this rank sends and has room for, for the statistics. ``grown``: where the
-        incoming messages that grow are put, as bytes, at the place of their rank. Returns how many
-        were truncated.
+        incoming messages that grow are put, as bytes, at the place of their rank. ``own``: this
+        rank's message to itself. Returns how many were truncated.
         """
         cdef Tally *tally = &self.tallies[collective][0]
         cdef Exchange exchange
@@ -748,6 +749,8 @@ cdef class Engine:
         exchange.incoming = incoming
         exchange.sends = sends
         exchange.receives = receives
+        exchange.own = own
+        exchange.own_place = own_place
         self.enter()
         began = self.started(tally, nbytes)
         begin_call(&self.team, stream_signature(collective, root), 0)

@@ -21,7 +21,7 @@ from smcoll.blocks cimport (
     parse_alltoallv, parse_alltoallw, parse_gather, parse_gatherv, parse_scatter, parse_scatterv,
 )
 from smcoll.buffers cimport Message, Specification, parse, plain_array
-from smcoll.cursor cimport Cursor, Runs, copy_message, pack_next, start_cursor, unpack_next
+from smcoll.cursor cimport Cursor, Runs, pack_next, start_cursor, unpack_next
 from smcoll.datatypes cimport Typemap, typemap_of
 from smcoll.engine cimport CARRIED_OUT, USE_MPI, Engine, stream_signature
 from smcoll.state cimport check_root, engine_of, own_mpi
@@ -145,12 +145,6 @@ cdef void incoming(Transfer *message, int peer, char *address, size_t room, cons
     start_cursor(&message.cursor, address, runs, room)
 
 
-cdef int copy_own(Cursor *source, Cursor *target):
-    """This rank's message to itself; 1 where it was truncated."""
-    copy_message(source, target, min(source.nbytes, target.nbytes))
-    return source.nbytes > target.nbytes
-
-
 cdef check_truncated(int truncated):
     if truncated:
         raise MPI.Exception(MPI.ERR_TRUNCATE)
@@ -190,7 +184,7 @@ cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str met
     cdef Messages messages
     cdef Typemap typemap = None
     cdef Cursor own, place
-    cdef int rank, mine, size, truncated = 0, receives = 0
+    cdef int rank, mine, size, receives = 0
     if engine is None:
         own_mpi(comm, "gather")
         return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf, root)
@@ -220,10 +214,9 @@ cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str met
         start_cursor(&own, sides.send_message.message.address, runs_of(typemap),
                      sides.send_message.message.nbytes)
         layouts.place(&place, mine)
-        truncated = copy_own(&own, &place)
-    truncated += engine.exchange_(COLLECTIVE_GATHER, root, NULL, 0, messages.incoming, receives,
-                                  layouts.blocks.total, None)
-    check_truncated(truncated)
+    check_truncated(engine.exchange_(
+        COLLECTIVE_GATHER, root, NULL, 0, messages.incoming, receives, layouts.blocks.total, None,
+        NULL if sides.send_in_place else &own, &place))
 
 
 cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str method):
@@ -260,13 +253,13 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str me
             outgoing(&messages.outgoing[sends], rank, layouts.blocks.block[rank].address,
                      layouts.blocks.block[rank].nbytes, layouts.runs(rank))
             sends += 1
-    engine.exchange_(COLLECTIVE_SCATTER, root, messages.outgoing, sends, NULL, 0,
-                     layouts.blocks.total, None)
     if not sides.recv_in_place:
         layouts.place(&own, mine)
         start_cursor(&place, sides.recv_message.message.address, runs_of(typemap),
                      sides.recv_message.message.nbytes)
-        check_truncated(copy_own(&own, &place))
+    check_truncated(engine.exchange_(
+        COLLECTIVE_SCATTER, root, messages.outgoing, sends, NULL, 0, layouts.blocks.total, None,
+        NULL if sides.recv_in_place else &own, &place))
 
 
 cdef alltoall(comm, parser parse_sides, sendbuf, recvbuf, str method):
@@ -276,7 +269,7 @@ cdef alltoall(comm, parser parse_sides, sendbuf, recvbuf, str method):
     cdef Messages messages
     cdef Cursor own, place
     cdef Transfer *message
-    cdef int i, peer, mine, size, truncated = 0
+    cdef int i, peer, mine, size
     if engine is None:
         own_mpi(comm, "alltoall")
         return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf)
@@ -302,11 +295,10 @@ cdef alltoall(comm, parser parse_sides, sendbuf, recvbuf, str method):
     if not sides.send_in_place:
         send.place(&own, mine)
         recv.place(&place, mine)
-        truncated = copy_own(&own, &place)
-    truncated += engine.exchange_(COLLECTIVE_ALLTOALL, 0, messages.outgoing, size - 1,
-                                  messages.incoming, size - 1,
-                                  send.blocks.total + recv.blocks.total, None)
-    check_truncated(truncated)
+    check_truncated(engine.exchange_(
+        COLLECTIVE_ALLTOALL, 0, messages.outgoing, size - 1, messages.incoming, size - 1,
+        send.blocks.total + recv.blocks.total, None, NULL if sides.send_in_place else &own,
+        &place))
 
 
 cdef allgather(comm, parser parse_sides, sendbuf, recvbuf, str method):

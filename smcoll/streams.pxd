@@ -35,6 +35,8 @@ cdef struct Exchange:
     Transfer *outgoing
     Transfer *incoming
     int sends, receives        # how many of each
+    Cursor *own                # this rank's message to itself, and its place; or NULL
+    Cursor *own_place
     int unfinished
     Transfer *unplaced
     int truncated              # messages that were longer than the room for them

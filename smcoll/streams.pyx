@@ -32,7 +32,7 @@ from smcoll.atomics cimport load_acquire, store_release
 from smcoll.barrier cimport (
     AGAIN, DONE, FAILED_MISMATCH, Team, publish_length, reached, same_kind_of_call, wait_until,
 )
-from smcoll.cursor cimport pack_next, unpack_next
+from smcoll.cursor cimport copy_message, pack_next, unpack_next
 from smcoll.heap cimport STAGED
 from smcoll.places cimport find, place_of
 from smcoll.segment cimport Layout, Line, credit_word, stream_chunk, stream_line
@@ -268,6 +268,12 @@ cdef bint something_moves(void *context) noexcept nogil:
 cdef int complete_exchange(Exchange *exchange) noexcept nogil:
     """The blocking form: wait for whatever moves next, until all messages are through."""
     cdef int status = advance_exchange(exchange)
+    if exchange.own != NULL:
+        # Now that the others have something to read.
+        copy_message(exchange.own, exchange.own_place,
+                     min(exchange.own.nbytes, exchange.own_place.nbytes))
+        exchange.truncated += exchange.own.nbytes > exchange.own_place.nbytes
+        exchange.own = NULL
     while status == AGAIN:
         status = wait_until(exchange.team, something_moves, exchange)
         if status == DONE:

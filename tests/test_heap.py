@@ -301,6 +301,17 @@ def test_any_mixture_of_shared_and_private_arrays_is_right(comm_world, who):
         assert np.array_equal(recv[:blocks * size], np.repeat(np.arange(size), blocks))
         comm.Alltoall(recv[:blocks * size], send[:blocks * size])
         assert (send[:blocks * size] == rank).all()
+        send[:] = rank + 1
+        comm.Reduce_scatter_block(send[:blocks * size], recv[:blocks])
+        assert (recv[:blocks] == size * (size + 1) // 2).all()
+        comm.Reduce_scatter_block(MPI.IN_PLACE, send[:blocks * size])
+        assert (send[:blocks] == size * (size + 1) // 2).all()
+        send[:] = rank + 1
+        comm.Scan(send, recv)
+        assert (recv == (rank + 1) * (rank + 2) // 2).all()
+        comm.Exscan(MPI.IN_PLACE, send)
+        assert rank == 0 or (send == rank * (rank + 1) // 2).all()
+        send[:] = rank
         comm.Gather(send[:blocks], recv[:blocks * size] if rank == 0 else None)
         comm.Scatter(recv[:blocks * size] if rank == 0 else None, send[blocks:2 * blocks])
         assert (send[blocks:2 * blocks] == rank).all()
@@ -337,7 +348,7 @@ def test_stats_and_explain_say_what_was_direct(comm_world):
     with smcoll.Comm(comm_world, smcoll.Config(heap=True, strict=True)) as comm:
         assert comm.explain("allreduce", 8 * LARGE).algorithm == "shared_heap"
         assert comm.explain("allreduce", 8).algorithm != "shared_heap"
-        assert "staged" in comm.explain("scan", 8 * LARGE).reason
+        assert "staged" in comm.explain("allreduce", 8).reason
         assert comm.explain("gather", 8 * LARGE).parameters["in_place_from"] == 32768
         allreduce(comm, np.empty(LARGE), np.empty(LARGE))
         (row,) = (row for row in comm.stats() if row["algorithm"] == "shared_heap")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ..algos import ALGORITHMS, RADICES
+from ..select import SHARED_HEAP
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class SweepTask:
         for algorithm in ALGORITHMS[collective]:
             if self.algorithms and algorithm not in self.algorithms:
                 continue
+            if algorithm == SHARED_HEAP:
+                continue  # here all arrays are private: compare --heap measures it
             names = RADICES.get((collective, algorithm), ())
             # Radices beyond the number of children there can be are one flat tree.
             radices = [sorted({min(radix, max(1, ranks - 1)) for radix in getattr(self, name)})
