@@ -1,4 +1,4 @@
-"""Collectives on arrays where they lie, in the shared heaps: LHS's "one copy, the minimum possible".
+"""Collectives on arrays where they lie, in shared heaps: LHS's "one copy, the minimum possible".
 
 A call begins with an exchange in which every rank publishes where its buffers lie (``places``), and
 ends with one that proves that nobody reads or writes them any more. In between, each rank is taken

@@ -253,7 +253,7 @@ cdef inline uint32_t pages_for(size_t nbytes) noexcept nogil:
 
 
 cdef void *heap_allocate(size_t nbytes, bint zeroed) noexcept nogil:
-    """A block, reserved; NULL where there is none to be had. Any thread, with or without the GIL."""
+    """A block, reserved; NULL where none can be had. Any thread, with or without the GIL."""
     cdef uint32_t length, first
     cdef size_t had, missing
     cdef bint look

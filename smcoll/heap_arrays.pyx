@@ -23,7 +23,8 @@ from libc.stdint cimport uint8_t
 from libc.string cimport memcpy, strcpy
 
 from smcoll.heap cimport (
-    STAGED, HeapView, heap_allocate, heap_free, heap_offset, heap_ready, heap_resize, heap_room, in_heap, own_heap,
+    STAGED, HeapView, heap_allocate, heap_free, heap_offset, heap_ready, heap_resize, heap_room,
+    in_heap, own_heap,
 )
 
 from smcoll import heap, node
