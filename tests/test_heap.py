@@ -37,10 +37,17 @@ def numpy_in_heap():
 
 @pytest.fixture
 def limited():
-    """A heap that has at most 64 pages more than now."""
+    """A heap that has 64 pages left."""
     gc.collect()
     smcoll.empty(1)
     limit = heap.usage()["limit"]
+    heap.set_limit(0)
+    taken = []
+    for pages in (1024, 16, 1):
+        # What is reserved and free.
+        while not taken or smcoll.is_shared(taken[-1]):
+            taken.append(smcoll.empty(pages * PAGE, "u1"))
+        taken.pop()
     heap.set_limit(heap.usage()["reserved"] + 64 * PAGE)
     try:
         yield 64 * PAGE
