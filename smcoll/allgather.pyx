@@ -5,7 +5,10 @@ a rank really sends stands in its flag line; more than the receiver has room for
 there, less leaves the rest untouched.
 """
 
-from smcoll.barrier cimport DONE, next_rank, publish_length, wait_line_with_length
+from smcoll.atomics cimport load_relaxed
+from smcoll.barrier cimport (
+    DONE, FAILED_MISMATCH, agrees_on_bytes, next_rank, publish_length, wait_line_with_length,
+)
 from smcoll.cursor cimport pack_next, unpack_next
 from smcoll.pipeline cimport (
     Section, complete, heard_length, plan_call, post_length, region, writable,
@@ -14,6 +17,15 @@ from smcoll.segment cimport Line, exchange_line
 
 cdef enum:
     STEP_BLOCK = 1
+
+
+# A block of another length than we have room for: an error of its sender or ours alone, or do we
+# disagree about the call?
+cdef inline bint same_call(Team *team, Gathering *blocks, int rank, size_t sent) noexcept nogil:
+    if sent == blocks.block[rank] or agrees_on_bytes(team, rank):
+        return True
+    team.awaited_rank = rank
+    return False
 
 
 cdef inline size_t room_for(Gathering *blocks, int rank, size_t sent) noexcept nogil:
@@ -27,6 +39,7 @@ cdef int allgather_inline(Team *team, Gathering *blocks) noexcept nogil:
     """Short blocks: an all-read exchange, the block in the flag's own lines."""
     cdef int parity, i, rank, status
     cdef Line *line
+    cdef size_t sent
     team.exchanges += 1
     parity = <int> (team.exchanges & 1)
     line = exchange_line(&team.layout, team.base, team.rank, parity)
@@ -42,7 +55,11 @@ cdef int allgather_inline(Team *team, Gathering *blocks) noexcept nogil:
         status = wait_line_with_length(team, line, team.exchanges, rank)
         if status != DONE:
             return status
-        unpack_next(&blocks.recv[rank], line.payload, room_for(blocks, rank, line.nbytes))
+        # Read once: the length that is checked is the one that is used (DESIGN rule 10).
+        sent = load_relaxed(&line.nbytes)
+        if not same_call(team, blocks, rank, sent):
+            return FAILED_MISMATCH
+        unpack_next(&blocks.recv[rank], line.payload, room_for(blocks, rank, sent))
     return DONE
 
 
@@ -90,6 +107,8 @@ cdef int copy_out_blocks(Call *call, Section *section) noexcept nogil:
         status = heard_length(call, section, rank, STEP_BLOCK, &sent)
         if status != DONE:
             return status
+        if section.number == 0 and not same_call(call.team, blocks, rank, sent):
+            return FAILED_MISMATCH
         room = min(sent, blocks.block[rank])
         if section.number == 0:
             room = room_for(blocks, rank, sent)

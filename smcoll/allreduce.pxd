@@ -8,3 +8,4 @@ cdef int allreduce_recursive_doubling(Call *call, bint pipelined,
 cdef int allreduce_recursive_halving(Call *call, bint pipelined,
                                      size_t section_bytes) noexcept nogil
 cdef int allreduce_tiled(Call *call, bint pipelined, size_t section_bytes) noexcept nogil
+cdef int allreduce_tiled_cyclic(Call *call, bint pipelined, size_t section_bytes) noexcept nogil

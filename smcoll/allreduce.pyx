@@ -10,7 +10,9 @@ from smcoll.pairwise cimport (
 from smcoll.pipeline cimport (
     Call, Section, complete, deliver, heard, heard_all, plan_call, post, region, writable,
 )
-from smcoll.tiled cimport copy_in_others, copy_out_others, reduce_own_slice_for_all
+from smcoll.tiled cimport (
+    copy_in_others, copy_out_others, reduce_cyclically_for_all, reduce_own_slice_for_all,
+)
 
 cdef enum:
     STEP_PARTIAL = 1           # fan-in: our subtree is reduced
@@ -242,5 +244,14 @@ cdef int allreduce_tiled(Call *call, bint pipelined, size_t section_bytes) noexc
     plan_call(call, 3, section_bytes, pipelined, False)
     call.phase[0] = copy_in_others
     call.phase[1] = reduce_own_slice_for_all
+    call.phase[2] = copy_out_others
+    return complete(call)
+
+
+cdef int allreduce_tiled_cyclic(Call *call, bint pipelined, size_t section_bytes) noexcept nogil:
+    """The same, each rank reading the others one after the other (LHS 3.2, after Mamidala)."""
+    plan_call(call, 3, section_bytes, pipelined, False)
+    call.phase[0] = copy_in_others
+    call.phase[1] = reduce_cyclically_for_all
     call.phase[2] = copy_out_others
     return complete(call)

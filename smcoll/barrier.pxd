@@ -1,12 +1,12 @@
 from cpython.pystate cimport PyThreadState
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from smcoll.atomics cimport load_acquire, store_release
+from smcoll.atomics cimport fence_acquire, load_acquire, load_relaxed, store_release
+from smcoll.domains cimport DomainView
 from smcoll.heap cimport HeapView
 from smcoll.segment cimport (
-    MAX_BANKS, Layout, Line, bank_field,
+    MAX_BANKS, Layout, Line, Published, Status, bank_field, published,
 )
-
 from smcoll.trees cimport TreeView
 
 # What a wait or a step of an algorithm returns.
@@ -59,7 +59,10 @@ cdef struct BankCursor:
 cdef struct Team:
     char *base
     Layout layout
+    Status *status             # our own line of the control pages
     int rank, size
+    const DomainView *domains  # where the ranks lie
+    int *scratch               # room for two lists of ranks
     # How to wait (agreed once per communicator).
     int spin
     bint oversubscribed
@@ -77,11 +80,11 @@ cdef struct Team:
     uint64_t proven[2][MAX_BANKS]   # [kind][bank]: last pass that all ranks let us write in
     # The current call.
     uint64_t signature, nbytes
-    int busy
     # Whom we wait for.
     const uint64_t *awaited
     uint64_t awaited_value
     int awaited_rank
+    bint wait_is_published     # Status.awaited says so
     # Who attends to everything else while we wait.
     void *attendant            # borrowed: barrier.Attendant
     PyThreadState *thread_state   # set while this call has released the GIL
@@ -143,6 +146,18 @@ cdef inline bint reached(const uint64_t *flag, uint64_t value) noexcept nogil:
 # After its flag was acquired: is the line's owner in the same call as we are?
 cdef inline bint same_kind_of_call(const Team *team, const Line *line) noexcept nogil:
     return line.call == team.call and line.signature == team.signature
+
+
+# After a line of this call was acquired whose length is its owner's own: does the owner's published
+# call have as many bytes as ours? (An entry that was overwritten since tells nothing.)
+cdef inline bint agrees_on_bytes(const Team *team, int rank) noexcept nogil:
+    cdef Published *entry = published(&team.layout, team.base, rank, team.call)
+    cdef uint64_t nbytes
+    if load_acquire(&entry.call) != team.call:
+        return True
+    nbytes = load_relaxed(&entry.nbytes)
+    fence_acquire()
+    return load_acquire(&entry.call) != team.call or nbytes == team.nbytes
 
 
 # Non-blocking: DONE when the owner of `line` has reached `value` in our call, AGAIN if not yet.
@@ -226,4 +241,3 @@ cdef inline void release_bank(Team *team, const BankCursor *cursor) noexcept nog
 cdef inline void release_slot(Team *team, const BankCursor *cursor) noexcept nogil:
     if cursor.slot == cursor.in_use - 1:
         release_bank(team, cursor)
-

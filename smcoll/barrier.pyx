@@ -12,6 +12,10 @@ bank field                owner, release, after its last      a rank that writes
 ``Published.call``        owner, release, after the entry     waiters in trouble, acquire, then
                                                               the entry, then once more
 ``Status.poison``         owner, release, after the reason    waiters in trouble, acquire
+``Status.busy``           owner: a lock between its threads   waiters in trouble, when the owner
+                                                              is dead; reports
+``Status.awaited``        owner, release, after the time,     reports, acquire, then the time
+                          once a wait is long
 ========================  ==================================  =================================
 """
 
@@ -21,11 +25,12 @@ from libc.stdint cimport int64_t, uint64_t
 from posix.time cimport nanosleep, timespec
 
 from smcoll.atomics cimport (
-    cpu_pause, fence_release, monotonic_ns, store_relaxed, store_release, thread_cpu_ns,
+    cpu_pause, fence_release, load_relaxed, monotonic_ns, store_relaxed, store_release,
+    thread_cpu_ns,
 )
 from smcoll.segment cimport (
-    MAX_BANKS, Layout, Line, Published, bank_field, exchange_line, published, rank_range,
-    rooted_line, segment_line, status_of,
+    AWAITS_MPI, MAX_BANKS, Layout, Line, Published, bank_field, exchange_line, published,
+    rank_range, rooted_line, segment_line, status_of,
 )
 
 
@@ -107,6 +112,8 @@ cdef int attend(Team *team, int64_t waited) noexcept with gil:
             team.attend_every = ATTEND_EVERY
             if waited > 20 * ATTEND_EVERY_AT_MOST:
                 team.attend_every = ATTEND_EVERY_AT_MOST
+        if waited > WATCH_EVERY:
+            publish_wait(team, now - waited)
         if attendant.watch is not None and waited > WATCH_EVERY:
             if now - attendant.last_watch > WATCH_EVERY:
                 attendant.last_watch = now
@@ -117,6 +124,17 @@ cdef int attend(Team *team, int64_t waited) noexcept with gil:
         status = FAILED_EXCEPTION
     team.calls_since_attended = 0
     return status
+
+
+cdef void publish_wait(Team *team, int64_t since) noexcept nogil:
+    """Say whom we wait for, for reports. Only from long waits: short ones pay nothing."""
+    cdef uint64_t awaited = AWAITS_MPI
+    if team.awaited_rank >= 0:
+        awaited = <uint64_t> team.awaited_rank + 1
+    if load_relaxed(&team.status.awaited) != awaited:
+        store_relaxed(&team.status.waiting_since, <uint64_t> since)
+        store_release(&team.status.awaited, awaited)
+        team.wait_is_published = True
 
 
 cdef int attend_between_calls(Team *team) noexcept nogil:
@@ -162,6 +180,14 @@ cdef int wait_flag(Team *team, const uint64_t *flag, uint64_t value, int rank) n
 
 
 cdef int wait_long(Team *team, condition holds, void *context) noexcept nogil:
+    cdef int status = wait_attending(team, holds, context)
+    if team.wait_is_published:
+        team.wait_is_published = False
+        store_relaxed(&team.status.awaited, 0)
+    return status
+
+
+cdef int wait_attending(Team *team, condition holds, void *context) noexcept nogil:
     cdef int64_t started = monotonic_ns(), now, pause, interval
     cdef timespec sleep_time
     cdef int status, blamed
@@ -204,6 +230,7 @@ cdef int init_team(Team *team, uint64_t start) noexcept nogil:
     cdef int i, bank, segment, kind
     cdef Published *entry
     cdef Layout *layout = &team.layout
+    team.status = status_of(layout, team.base, team.rank)
     team.call = start
     team.tick = start
     team.exchanges = start
@@ -230,21 +257,22 @@ cdef int init_team(Team *team, uint64_t start) noexcept nogil:
     for i in range(layout.ring_entries):
         entry = (<Published *> (rank_range(layout, team.base, team.rank) + layout.ring)) + i
         store_release(&entry.call, start)
-    store_release(&status_of(layout, team.base, team.rank).current_call, start)
+    store_release(&team.status.current_call, start)
     return DONE
 
 
 cdef inline void publish_call(Team *team, uint64_t path) noexcept nogil:
     cdef Published *entry = published(&team.layout, team.base, team.rank, team.call)
     # A reader takes an entry whose number is its own before and after: with the number changed
-    # first and last, it can't take half of one call for another.
+    # first and last, it can't take half of one call for another. It may be reading just now: hence
+    # atomic stores, though relaxed ones.
     store_relaxed(&entry.call, team.call - 1)
     fence_release()
-    entry.signature = team.signature
-    entry.nbytes = team.nbytes
-    entry.path = path
+    store_relaxed(&entry.signature, team.signature)
+    store_relaxed(&entry.nbytes, team.nbytes)
+    store_relaxed(&entry.path, path)
     store_release(&entry.call, team.call)
-    store_release(&status_of(&team.layout, team.base, team.rank).current_call, team.call)
+    store_release(&team.status.current_call, team.call)
 
 
 cdef void begin_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil:
@@ -372,8 +400,12 @@ cdef int barrier_dissemination(Team *team) noexcept nogil:
     if status != DONE:
         return status
     while distance < team.size:
-        # One flag serves all steps: whoever waits for step s also takes a later one for it.
-        publish(team, own, base + step)
+        # One flag serves all steps: whoever waits for step s also takes a later one for it. The
+        # rest of the line is written once: readers of an earlier step may be comparing it.
+        if step == 1:
+            publish(team, own, base + step)
+        else:
+            store_release(&own.flag, base + step)
         source = team.rank - distance
         if source < 0:
             source += team.size

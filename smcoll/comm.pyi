@@ -16,6 +16,10 @@ class Explanation:
     algorithm: str
     parameters: dict[str, Any]
     reason: str
+    predicted_us: float | None = ...
+    measured_us: float | None = ...
+    @property
+    def error(self) -> float | None: ...
 
 class Collectives:
     @property

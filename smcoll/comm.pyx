@@ -45,11 +45,26 @@ class Explanation:
     algorithm: str
     parameters: dict
     reason: str
+    predicted_us: float | None = None      # by the model, and measured by smcoll tune, of the
+    measured_us: float | None = None       # nearest size in the table that decided
+
+    @property
+    def error(self):
+        """Predicted over measured, less 1; None where one of them is not known."""
+        if self.predicted_us is None or self.measured_us is None:
+            return None
+        return self.predicted_us / self.measured_us - 1
 
     def __str__(self):
         details = ", ".join(f"{name}={value}" for name, value in self.parameters.items())
+        known = [f"{word} {value:.3g} us" for word, value in (
+            ("predicted", self.predicted_us), ("measured", self.measured_us)) if value is not None]
+        if self.error is not None:
+            known.append(f"error {100 * self.error:+.0f} %")
+        evidence = f" ({', '.join(known)})" if known else ""
         return (f"{self.collective} of {self.nbytes} bytes: {self.algorithm}"
-                f"{f' ({details})' if details else ''}, {self.path}: {self.reason}")
+                f"{f' ({details})' if details else ''}, {self.path}: {self.reason}"
+                f"{evidence}")
 
 
 class Collectives(Reductions, Movement, Objects):
@@ -124,7 +139,8 @@ class Collectives(Reductions, Movement, Objects):
             reason += ": arrays there are read and written where they lie, others are staged"
         elif engine.uses_heaps and collective != "barrier":
             reason += "; staged, wherever the arrays lie"
-        return Explanation(collective, nbytes, "shared memory", row.algorithm, parameters, reason)
+        return Explanation(collective, nbytes, "shared memory", row.algorithm, parameters, reason,
+                           *row.evidence(nbytes))
 
     def stats(self):
         """Rows ``{collective, algorithm, path, calls, bytes, seconds, direct_bytes}`` of this rank.

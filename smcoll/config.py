@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
@@ -69,10 +70,36 @@ def _seconds(value) -> float:
     return number
 
 
+def _signal_name(value) -> str:
+    """``"SIGQUIT"``, ``"quit"`` or ``"3"`` -> ``"SIGQUIT"``; an empty text stays one."""
+    text = str(value).strip().upper()
+    if not text:
+        return ""
+    number = int(text) if text.isdigit() else getattr(signal, f"SIG{text.removeprefix('SIG')}", 0)
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        raise ValueError(f"{value!r} is no signal") from None
+    if name in ("SIGKILL", "SIGSTOP", "SIGUSR1"):
+        raise ValueError(f"{name} can't be handled" if name != "SIGUSR1" else
+                         "SIGUSR1 is what MPICH's launcher sends by itself")
+    return name
+
+
 def _segment_size(value) -> int:
     """Round up to whole pages: data regions are page-aligned."""
     number = _bytes_between(1, 16 << 20)(value)
     return -(-number // PAGE) * PAGE
+
+
+def _one_of(*names: str):
+    def convert(value) -> str:
+        name = str(value).strip().lower()
+        if name not in names:
+            raise ValueError(f"{value!r} is none of {', '.join(names)}")
+        return name
+
+    return convert
 
 
 def _algorithm(collective: str):
@@ -86,6 +113,13 @@ def _algorithm(collective: str):
         return name
 
     return convert
+
+
+def _table(value) -> str:
+    if not isinstance(value, (str, os.PathLike)) or not str(value).strip():
+        raise ValueError(f"{value!r} is neither auto, off nor a file")
+    text = str(value).strip()
+    return text.lower() if text.lower() in ("auto", "off") else text
 
 
 def _setting(default, convert, unit: str, doc: str):
@@ -114,10 +148,20 @@ class Config:
     fan_out: int = _setting(
         0, _integer(0, RADIX_LIMIT), "children",
         "radix of fan-out trees; 0: chosen by size and ranks")
+    arity: int = _setting(
+        2, _integer(2, RADIX_LIMIT), "",
+        "n of n-ary trees, which follow the hardware: a parent has n - 1 children in each round")
     allreduce: str = _setting("auto", _algorithm("allreduce"), "", "Allreduce algorithm by name")
     reduce: str = _setting("auto", _algorithm("reduce"), "", "Reduce algorithm by name")
     bcast: str = _setting("auto", _algorithm("bcast"), "", "Bcast algorithm by name")
     barrier: str = _setting("auto", _algorithm("barrier"), "", "Barrier algorithm by name")
+    reduce_scatter: str = _setting(
+        "auto", _algorithm("reduce_scatter"), "", "Reduce_scatter algorithm by name")
+    scatter: str = _setting(
+        "auto", _algorithm("scatter"), "", "Scatter and Scatterv algorithm by name")
+    table: str = _setting(
+        "auto", _table, "", "decision table of smcoll tune: auto (this user's, of this machine), "
+        "off, or a file")
     pipeline: bool = _setting(
         True, _boolean, "",
         "sections of a large vector overlap in successive segments; off: one after the other, "
@@ -143,12 +187,22 @@ class Config:
         0.0, _seconds, "seconds", "raise WaitTimeout after waiting this long; 0: never")
     warn_after: float = _setting(
         60.0, _seconds, "seconds", "say on stderr who is waited for after this long; 0: never")
+    report_signal: str = _setting(
+        "", _signal_name, "",
+        "on this signal a process says on stderr where its Python threads are and who waits for "
+        "whom in its communicators (SIGQUIT, say; empty: none)")
     spin: int = _setting(
         -1, _integer(-1, 10_000_000), "polls",
         "polls before yielding the CPU; -1: 1000, or 0 where ranks outnumber CPUs")
     budget: int = _setting(
         0, _bytes_between(0, 1 << 50), "bytes",
-        "shared memory all ranks of this node may use; 0: half of /dev/shm")
+        "shared memory all ranks of this node may use; 0: half of /dev/shm, and for memfd a "
+        "quarter of the machine's memory")
+    memory: str = _setting(
+        "auto", _one_of("auto", "shm", "memfd"), "",
+        "where the segment lies: shm, a file in /dev/shm; memfd, memory without a name, for which "
+        "the ranks must share /proc; auto: the first that can be had, shm first where /dev/shm has "
+        "room for the whole segment")
     heap: bool = _setting(
         False, _boolean, "",
         "ranks map each other's shared heaps, and read and write arrays that lie there directly; "

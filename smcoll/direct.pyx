@@ -17,6 +17,7 @@ from libc.string cimport memcpy
 
 from smcoll.allgather cimport Gathering
 from smcoll.allreduce cimport allreduce_all_read, allreduce_tiled
+from smcoll.atomics cimport load_relaxed
 from smcoll.barrier cimport (
     DONE, BankCursor, Team, acquire_slot_waiting, advance_cursor, barrier_all_read, next_rank,
     publish, release_slot, wait_line, wait_line_with_length,
@@ -390,6 +391,7 @@ cdef int exchange_blocks(Call *call, Gathering *blocks) noexcept nogil:
     cdef Places places
     cdef Line *line
     cdef char *address
+    cdef size_t length
     cdef int i, rank, status
     places.send = places.recv = STAGED
     if blocks.send.runs == NULL:
@@ -404,12 +406,14 @@ cdef int exchange_blocks(Call *call, Gathering *blocks) noexcept nogil:
         if status != DONE:
             return status
         memcpy(&places, line.payload, sizeof(Places))
-        status = find(team, rank, places.send, line.nbytes, &address)
+        # Read once: what is checked is what is used (DESIGN rule 10).
+        length = load_relaxed(&line.nbytes)
+        status = find(team, rank, places.send, length, &address)
         if status != DONE:
             return status
         call.sources[rank] = address
-        lengths(call)[rank] = line.nbytes
-        blocks.truncated += line.nbytes > blocks.block[rank]
+        lengths(call)[rank] = length
+        blocks.truncated += length > blocks.block[rank]
     return DONE
 
 

@@ -5,6 +5,7 @@ from smcoll.allgather cimport Gathering
 from smcoll.barrier cimport Attendant, Team, pack_signature
 from smcoll.buffers cimport Specification
 from smcoll.cursor cimport Cursor
+from smcoll.domains cimport Domains
 from smcoll.heap cimport HeapView
 from smcoll.kernels cimport Operation, reduction_kernel
 from smcoll.reduce_scatter cimport Blocks
@@ -15,7 +16,7 @@ from smcoll.trees cimport Tree
 cdef enum:
     COLLECTIVES = 20           # one more than the largest number in barrier.pxd, rounded up
     MAX_CHOICES = 16
-    MAX_ALGORITHMS = 8
+    MAX_ALGORITHMS = 16
 
 # What the engine's collectives return.
 cdef enum:
@@ -44,6 +45,7 @@ cdef class Engine:
     cdef Team team
     cdef Mapping mapping
     cdef Attendant attendant
+    cdef readonly Domains domains
     cdef readonly object config
     cdef readonly object decisions
     cdef readonly bint data_refused
@@ -53,6 +55,7 @@ cdef class Engine:
     cdef dict plans            # per-call choices that were made before
     cdef list unfinished       # requests of MPI calls that were interrupted
     cdef const void **sources
+    cdef int *scratch
     cdef uint64_t start        # where all counters began
     cdef object heaps          # keeps the peers' heaps mapped
     cdef HeapView *heap_views
@@ -67,19 +70,24 @@ cdef class Engine:
     cdef bint unusable         # failed or closed
     cdef bint warned
     cdef int blamed
+    cdef int64_t looked_at_all     # when a wait last looked at all ranks' lives (monotonic ns)
     cdef object budget
     cdef object __weakref__
 
     cdef use_heaps(self, heaps)
+    cdef bint has_left(self, int rank)
+    cdef bint has_died(self, int rank)
+    cdef bint owes_us(self, int rank, int awaited)
     cdef Tree tree(self, int radix)
     cdef Plan plan(self, int collective, decision)
     cdef Plan overridden(self, collective, size_t nbytes, algorithm, fan_in, fan_out,
-                         section_bytes, pipelined)
+                         section_bytes, pipelined, arity)
     cdef check_root(self, int root)
     cdef int check_reduction(self, Specification send, Specification recv, op) except -1
     cdef check_carried_out(self, int path)
     cdef void release_gil_if_long(self, size_t nbytes) noexcept
     cdef int64_t started(self, Tally *tally, size_t nbytes) noexcept
+    cdef int64_t went_on(self, Tally *tally, size_t nbytes) noexcept
     cdef void finished(self, Tally *tally, int64_t start) noexcept
     cdef void fill_operands(self, Operands *operands, const char *send, char *recv,
                             size_t elements, size_t unit, const Operation *operation,
@@ -104,7 +112,8 @@ cdef class Engine:
                        const Plan *plan, void *details) except -1
     cdef int exchange_(self, int collective, int root, Transfer *outgoing, int sends,
                        Transfer *incoming, int receives, size_t nbytes, list grown,
-                       Cursor *own=*, Cursor *own_place=*) except -1
+                       int algorithm=*, bint second_stage=*, Cursor *own=*,
+                       Cursor *own_place=*) except -1
     cdef place(self, Transfer *message, list grown)
     cdef int barrier_(self, const Plan *plan) except -1
     cdef int bcast_(self, char *buffer, size_t nbytes, int root, const Plan *plan,

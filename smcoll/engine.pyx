@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 import weakref
+from collections import Counter
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.pystate cimport PyThreadState
@@ -17,20 +18,18 @@ from libc.string cimport memset
 from smcoll.algos cimport Operands, Plan, is_inline, needs_data_regions, run_collective
 from smcoll.allgather cimport Gathering
 from smcoll.atomics cimport (
-    fence_acquire, load_acquire, monotonic_ns, store_release, try_lock, unlock,
+    fence_acquire, load_acquire, load_relaxed, monotonic_ns, store_release, try_lock, unlock,
 )
 from smcoll.barrier cimport (
-    COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLTOALL, COLLECTIVE_BARRIER,
-    COLLECTIVE_BCAST, COLLECTIVE_EXSCAN, COLLECTIVE_GATHER, COLLECTIVE_OBJECT_ALLGATHER,
-    COLLECTIVE_OBJECT_ALLTOALL, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_OBJECT_GATHER,
-    COLLECTIVE_OBJECT_SCATTER, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE,
-    COLLECTIVE_SCAN, COLLECTIVE_SCATTER, DONE, FAILED_EXCEPTION, FAILED_MISMATCH, FAILED_PEER_DEAD,
-    FAILED_POISONED, FAILED_TIMEOUT, POISON_EXCEPTION, POISON_MISMATCH, POISON_PEER_DEAD,
-    POISON_TIMEOUT, Attendant, Team, attend_between_calls, begin_call, begin_mpi_call, init_team,
-    pack_signature, wait_flag,
+    COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE,
+    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE, DONE, FAILED_EXCEPTION, FAILED_MISMATCH,
+    FAILED_PEER_DEAD, FAILED_POISONED, FAILED_TIMEOUT, POISON_EXCEPTION, POISON_MISMATCH,
+    POISON_PEER_DEAD, POISON_TIMEOUT, Attendant, Team, attend_between_calls, begin_call,
+    begin_mpi_call, init_team, pack_signature, wait_flag,
 )
 from smcoll.buffers cimport Specification, parse
 from smcoll.cursor cimport Cursor, start_cursor
+from smcoll.domains cimport Domains
 from smcoll.heap cimport HeapView, PeerHeap, own_heap
 from smcoll.inline cimport allreduce_inline
 from smcoll.kernels cimport (
@@ -38,7 +37,7 @@ from smcoll.kernels cimport (
 )
 from smcoll.operations cimport code_of_op
 from smcoll.reduce_scatter cimport Blocks
-from smcoll.segment cimport Mapping, Published, Status, published, status_of
+from smcoll.segment cimport Mapping, Published, Status, published, rank_range, status_of
 from smcoll.streams cimport (
     NEEDS_MEMORY, Exchange, Stream, Transfer, begin_exchange, complete_exchange, init_streams,
 )
@@ -46,13 +45,16 @@ from smcoll.trees cimport Tree
 
 from mpi4py import MPI
 
-from smcoll import kernels
 from smcoll.algos import ALGORITHMS, COLLECTIVE_NUMBERS, OBJECT_COLLECTIVES
+from smcoll.calls import describe_call, in_words
 from smcoll.errors import Error, MismatchError, PeerError, SegmentError, WaitTimeout
+from smcoll.observation import Observation
 from smcoll.select import decision_for, in_rank_order, override
+from smcoll.topology.pages import pages_by_node
 
 
 cdef extern from "Python.h":
+    const Py_ssize_t PY_SSIZE_T_MAX
     PyThreadState *PyEval_SaveThread() noexcept nogil
     void PyEval_RestoreThread(PyThreadState *state) noexcept nogil
 
@@ -69,53 +71,11 @@ cdef enum:
     # a visible part of a short call.
     TIME_ALL_ABOVE = 65536
 
-_COLLECTIVE_TITLES = {
-    COLLECTIVE_BARRIER: "Barrier", COLLECTIVE_BCAST: "Bcast", COLLECTIVE_REDUCE: "Reduce",
-    COLLECTIVE_ALLREDUCE: "Allreduce", COLLECTIVE_RESERVE: "reserving shared memory",
-    COLLECTIVE_GATHER: "Gather", COLLECTIVE_SCATTER: "Scatter",
-    COLLECTIVE_ALLGATHER: "Allgather", COLLECTIVE_ALLTOALL: "Alltoall",
-    COLLECTIVE_REDUCE_SCATTER: "Reduce_scatter", COLLECTIVE_SCAN: "Scan",
-    COLLECTIVE_EXSCAN: "Exscan", COLLECTIVE_OBJECT_BCAST: "bcast",
-    COLLECTIVE_OBJECT_GATHER: "gather", COLLECTIVE_OBJECT_SCATTER: "scatter",
-    COLLECTIVE_OBJECT_ALLGATHER: "allgather", COLLECTIVE_OBJECT_ALLTOALL: "alltoall",
-}
-_REDUCTIONS = (COLLECTIVE_REDUCE, COLLECTIVE_ALLREDUCE, COLLECTIVE_REDUCE_SCATTER,
-               COLLECTIVE_SCAN, COLLECTIVE_EXSCAN)
-_ROOTED = (COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_GATHER, COLLECTIVE_SCATTER,
-           COLLECTIVE_OBJECT_BCAST, COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_SCATTER)
-# Their lengths are agreed, and compared.
-_MEASURED = (*_REDUCTIONS, COLLECTIVE_BCAST, COLLECTIVE_ALLGATHER, COLLECTIVE_OBJECT_BCAST,
-             COLLECTIVE_OBJECT_ALLGATHER)
-_OP_TITLES = {code: name for name, code in kernels.OPERATIONS.items()}
-_TYPE_TITLES = {code: name for name, code in kernels.ELEMENT_TYPES.items()}
+# How often a wait looks whether ranks other than the awaited one are alive.
+cdef int64_t LOOK_AT_ALL_EVERY = 50_000_000
+
 _NO_OP = 31
 _NO_TYPE = 63
-
-
-def describe_call(uint64_t signature, uint64_t nbytes):
-    """A published signature in words: ``Allreduce(SUM, float64, 512 B)``."""
-    cdef int collective = <int> (signature >> 59)
-    cdef int op = <int> (signature >> 54) & 31
-    cdef int element_type = <int> (signature >> 48) & 63
-    cdef int root = <int> (signature & 0xffffff)
-    details = []
-    if collective in _REDUCTIONS:
-        details.append(_OP_TITLES.get(op, "another operation"))
-        details.append(_TYPE_TITLES.get(element_type, "another type"))
-    if collective in _ROOTED:
-        details.append(f"root={root}")
-    if collective in _MEASURED:
-        details.append(f"{nbytes} B")
-    title = _COLLECTIVE_TITLES.get(collective, f"collective {collective}")
-    return f"{title}({', '.join(details)})" if details else title
-
-
-def _in_words(ranks):
-    """[0, 1, 3] -> "ranks 0, 1 and 3"."""
-    names = [str(rank) for rank in ranks]
-    if len(names) == 1:
-        return f"rank {names[0]}"
-    return f"ranks {', '.join(names[:-1])} and {names[-1]}"
 
 
 def _watch(engine_reference, int rank, double seconds):
@@ -131,7 +91,7 @@ cdef class Engine:
     """
 
     def __cinit__(self, Mapping mapping, config, int rank, int size, bint oversubscribed,
-                  int instruction_set, poke, budget, uint64_t start=1, heaps=None):
+                  int instruction_set, poke, budget, uint64_t start=1, places=None, heaps=None):
         self.mapping = mapping
         self.config = config
         self.budget = budget
@@ -140,7 +100,8 @@ cdef class Engine:
         self.unfinished = []
         self.instruction_set = instruction_set
         self.sources = <const void **> malloc(3 * size * sizeof(void *))
-        if self.sources == NULL:
+        self.scratch = <int *> malloc(2 * size * sizeof(int))
+        if self.sources == NULL or self.scratch == NULL:
             raise MemoryError()
         memset(&self.team, 0, sizeof(self.team))
         memset(self.choices, 0, sizeof(self.choices))
@@ -151,6 +112,9 @@ cdef class Engine:
         self.team.rank = rank
         self.team.size = size
         self.team.oversubscribed = oversubscribed
+        self.domains = Domains(places or [()] * size)
+        self.team.domains = &self.domains.view
+        self.team.scratch = self.scratch
         self.attendant = Attendant()
         self.attendant.poke = poke
         reference = weakref.ref(self)
@@ -167,6 +131,7 @@ cdef class Engine:
 
     def __dealloc__(self):
         free(self.sources)
+        free(self.scratch)
         free(self.streams)
         free(self.heap_views)
 
@@ -185,6 +150,7 @@ cdef class Engine:
         plan.algorithm = decision.number
         plan.fan_in = &self.tree(decision.fan_in).view
         plan.fan_out = &self.tree(decision.fan_out).view
+        plan.arity = decision.arity
         plan.section_bytes = min(decision.section_bytes, self.team.layout.segment_size)
         plan.segments = min(decision.segments, self.team.layout.segments)
         plan.pipelined = decision.pipelined
@@ -243,7 +209,7 @@ cdef class Engine:
         cdef int status
         if self.unusable:
             return UNUSABLE
-        if not try_lock(&self.team.busy):
+        if not try_lock(&self.team.status.busy):
             return BUSY
         self.team.thread_state = NULL
         self.team.holds_gil = False
@@ -254,7 +220,7 @@ cdef class Engine:
             return DONE
         status = attend_between_calls(&self.team)
         if status != DONE:
-            unlock(&self.team.busy)
+            unlock(&self.team.status.busy)
         return status
 
     cdef int explain_refusal(self, int status) except -1:
@@ -275,7 +241,7 @@ cdef class Engine:
         self.take_gil_back()
         if self.closed:
             return self.leave_for_good(status)
-        unlock(&self.team.busy)
+        unlock(&self.team.status.busy)
         if status != DONE:
             self.fail(status)
         return 0
@@ -329,10 +295,17 @@ cdef class Engine:
 
     def poison(self, uint64_t reason, int blamed):
         """Tell every rank that waits, now or later, that this one has given up, and why."""
-        cdef Status *status = status_of(&self.team.layout, self.team.base, self.team.rank)
+        cdef Status *status = self.team.status
         status.poison_call = self.team.call
         status.poison_rank = blamed
         store_release(&status.poison, reason)
+
+    def disown(self):
+        """In a forked child: the communicator is its parent's, whatever the child does."""
+        if self.failure is None:
+            self.failure = (Error, "this communicator belongs to the process that this one was "
+                                   "forked from")
+        self.unusable = True
 
     def abandon(self):
         """Give the communicator up without synchronising: an exception is on its way up."""
@@ -349,8 +322,8 @@ cdef class Engine:
         cdef uint64_t signature, nbytes
         if load_acquire(&entry.call) != call:
             return None
-        signature = entry.signature
-        nbytes = entry.nbytes
+        signature = load_relaxed(&entry.signature)
+        nbytes = load_relaxed(&entry.nbytes)
         # The entry may have been overwritten while we read it: its number says so.
         fence_acquire()
         if load_acquire(&entry.call) != call:
@@ -361,6 +334,7 @@ cdef class Engine:
         """About every millisecond of a wait for ``rank``: 0, or why the wait can't succeed."""
         cdef Team *team = &self.team
         cdef int other
+        cdef int64_t now
         cdef Status *status
         if self.closed:
             raise MPI.Exception(MPI.ERR_COMM)
@@ -376,18 +350,16 @@ cdef class Engine:
             if entry is not None and not self.compatible(entry):
                 team.awaited_rank = other
                 return FAILED_MISMATCH
-        # In a call that MPI carries out (rank < 0) a peer may be through with it and have left.
-        for other in range(team.size) if rank < 0 else (rank,):
-            status = status_of(&team.layout, team.base, other)
-            if other == team.rank:
-                continue
-            if load_acquire(&status.left) != 0:
-                gone = rank >= 0
-            else:
-                gone = not self.mapping.is_alive(other) and load_acquire(&status.left) == 0
-            if gone:
-                team.awaited_rank = other
-                return FAILED_PEER_DEAD
+        if rank >= 0 and (self.has_left(rank) or self.has_died(rank)):
+            team.awaited_rank = rank
+            return FAILED_PEER_DEAD
+        now = monotonic_ns()
+        if rank < 0 or now - self.looked_at_all > LOOK_AT_ALL_EVERY:
+            self.looked_at_all = now
+            for other in range(team.size):
+                if other != team.rank and self.has_died(other) and self.owes_us(other, rank):
+                    team.awaited_rank = other
+                    return FAILED_PEER_DEAD
         if 0 < self.config.warn_after <= seconds and not self.warned:
             self.warned = True
             print(f"smcoll: rank {team.rank} has waited {seconds:.0f} s for "
@@ -396,6 +368,24 @@ cdef class Engine:
         if 0 < self.config.timeout <= seconds:
             return FAILED_TIMEOUT
         return DONE
+
+    cdef bint has_left(self, int rank):
+        """Whether a rank freed the communicator or ended, in good order."""
+        return load_acquire(&status_of(&self.team.layout, self.team.base, rank).left) != 0
+
+    cdef bint has_died(self, int rank):
+        """Whether a rank's process is gone though it never left."""
+        return (not self.has_left(rank) and not self.mapping.is_alive(rank)
+                and not self.has_left(rank))
+
+    cdef bint owes_us(self, int rank, int awaited):
+        """Whether a dead rank did not end the call that we are in: nobody can complete it then.
+
+        What it owed to a call that MPI carries out (``awaited`` < 0), only MPI knows.
+        """
+        cdef Status *status = status_of(&self.team.layout, self.team.base, rank)
+        cdef int64_t beyond = <int64_t> (load_acquire(&status.current_call) - self.team.call)
+        return awaited < 0 or beyond < 0 or beyond == 0 and status.busy != 0
 
     def compatible(self, entry):
         """Whether a peer's published call can be the one that we are in."""
@@ -410,7 +400,9 @@ cdef class Engine:
                 continue
             callers.setdefault(describe_call(*entry), []).append(rank)
         sides = sorted(callers.items(), key=lambda side: (len(side[1]), side[1]))
-        text = ", ".join(f"{_in_words(ranks)} called {what}" for what, ranks in sides)
+        text = ", ".join(f"{in_words(ranks)} called {what}" for what, ranks in sides)
+        if len(sides) == 2 and len(sides[1][1]) > 1:
+            text = f"{in_words(sides[0][1])} called {sides[0][0]}, the others {sides[1][0]}"
         return f"ranks disagree about collective number {call}: {text}"
 
     def pass_on_poison(self, int rank, where):
@@ -448,6 +440,10 @@ cdef class Engine:
         what = "no collective yet" if entry is None else describe_call(*entry)
         relation = "in or past" if call >= self.team.call else "not beyond"
         return f"rank {rank}, which is {relation} its call {call}, {what},"
+
+    def observe(self):
+        """Every rank's ``observation.RankView``: what it does and whom it waits for. Local."""
+        return Observation(self.mapping.descriptor, self.team.rank).look()
 
     # ------------------------------------------------------------------ the data regions
 
@@ -501,12 +497,12 @@ cdef class Engine:
     cdef reserve_mine(self, int part, size_t wanted):
         """This rank's part; the problem, or None."""
         try:
-            self.budget.claim(wanted)
-        except OSError as error:
+            self.budget.claim(wanted, self.mapping.kind)
+        except (OSError, MemoryError) as error:
             return error
         try:
             self.reserve_part(part)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self.budget.give_back(wanted)
             return error
         return None
@@ -526,7 +522,7 @@ cdef class Engine:
         try:
             problem = self.reserve_mine(part, wanted)
         except BaseException:
-            unlock(&self.team.busy)
+            unlock(&self.team.status.busy)
             raise
         mine = problem is None
         begin_call(&self.team, signature, nbytes)
@@ -567,6 +563,13 @@ cdef class Engine:
         if nbytes > TIME_ALL_ABOVE or (tally.calls & 63) == 1:
             return monotonic_ns()
         return 0
+
+    cdef int64_t went_on(self, Tally *tally, size_t nbytes) noexcept:
+        """A call's second stage: timed where the first one was."""
+        if nbytes <= TIME_ALL_ABOVE and (tally.calls & 63) != 1:
+            return 0
+        tally.timed_calls -= 1
+        return monotonic_ns()
 
     cdef void finished(self, Tally *tally, int64_t start) noexcept:
         tally.direct_bytes += self.team.direct_bytes
@@ -627,7 +630,7 @@ cdef class Engine:
         if self.closed:
             with gil:
                 return self.leave_for_good(status)
-        unlock(&self.team.busy)
+        unlock(&self.team.status.busy)
         if status != DONE:
             with gil:
                 self.fail(status)
@@ -732,14 +735,16 @@ cdef class Engine:
 
     cdef int exchange_(self, int collective, int root, Transfer *outgoing, int sends,
                        Transfer *incoming, int receives, size_t nbytes, list grown,
-                       Cursor *own=NULL, Cursor *own_place=NULL) except -1:
+                       int algorithm=0, bint second_stage=False, Cursor *own=NULL,
+                       Cursor *own_place=NULL) except -1:
         """Messages between pairs of ranks. Only after ``have_streams`` said that they are there.
 
         ``nbytes``: what this rank sends and has room for, for the statistics. ``grown``: where the
-        incoming messages that grow are put, as bytes, at the place of their rank. ``own``: this
-        rank's message to itself. Returns how many were truncated.
+        incoming messages that grow are put, as bytes, at the place of their rank. ``second_stage``:
+        of the same call of the user's. ``own``: this rank's message to itself. Returns how many
+        were truncated.
         """
-        cdef Tally *tally = &self.tallies[collective][0]
+        cdef Tally *tally = &self.tallies[collective][algorithm]
         cdef Exchange exchange
         cdef int64_t began
         cdef int status, i
@@ -752,7 +757,7 @@ cdef class Engine:
         exchange.own = own
         exchange.own_place = own_place
         self.enter()
-        began = self.started(tally, nbytes)
+        began = self.went_on(tally, nbytes) if second_stage else self.started(tally, nbytes)
         begin_call(&self.team, stream_signature(collective, root), 0)
         self.release_gil_if_long(nbytes)
         for i in range(receives):
@@ -774,30 +779,35 @@ cdef class Engine:
         return exchange.truncated
 
     cdef place(self, Transfer *message, list grown):
-        cdef bytes memory = PyBytes_FromStringAndSize(NULL, message.nbytes)
+        cdef bytes memory
+        if message.nbytes > <size_t> PY_SSIZE_T_MAX:
+            raise Error(f"a message of {message.nbytes} bytes: its length in shared memory is "
+                        "damaged")
+        memory = PyBytes_FromStringAndSize(NULL, message.nbytes)
         grown[message.peer] = memory
         message.room = message.nbytes
         start_cursor(&message.cursor, PyBytes_AS_STRING(memory), NULL, message.nbytes)
 
     # ------------------------------------------------------------------ one call, one algorithm
 
-    def barrier(self, algorithm=None, fan_in=None, fan_out=None):
+    def barrier(self, algorithm=None, fan_in=None, fan_out=None, arity=None):
         """Barrier with an algorithm and radices of the caller's choice; the same on all ranks."""
-        cdef Plan plan = self.overridden("barrier", 0, algorithm, fan_in, fan_out, None, None)
+        cdef Plan plan = self.overridden("barrier", 0, algorithm, fan_in, fan_out, None, None,
+                                         arity)
         self.barrier_(&plan)
 
     def bcast(self, buffer, int root=0, algorithm=None, fan_out=None, section_bytes=None,
-              pipelined=None):
+              pipelined=None, arity=None):
         """Bcast of a contiguous buffer with an algorithm and radix of the caller's choice."""
         cdef Specification spec = parse(buffer, self.team.rank != root)
         cdef Plan plan = self.overridden("bcast", spec.message.nbytes, algorithm, None, fan_out,
-                                         section_bytes, pipelined)
+                                         section_bytes, pipelined, arity)
         self.check_root(root)
         check_contiguous(spec)
         self.check_carried_out(self.bcast_(spec.message.address, spec.message.nbytes, root, &plan))
 
     def reduce(self, sendbuf, recvbuf, op=MPI.SUM, int root=0, algorithm=None, fan_in=None,
-               section_bytes=None, pipelined=None):
+               section_bytes=None, pipelined=None, arity=None):
         """Reduce with an algorithm and radix of the caller's choice.
 
         ``op``: a predefined operation with a kernel; ``recvbuf`` counts at the root only.
@@ -805,7 +815,7 @@ cdef class Engine:
         cdef Specification send = parse(sendbuf, False)
         cdef Specification recv = parse(recvbuf, True) if self.team.rank == root else send
         cdef Plan plan = self.overridden("reduce", send.message.nbytes, algorithm, fan_in, None,
-                                         section_bytes, pipelined)
+                                         section_bytes, pipelined, arity)
         cdef int op_code = self.check_reduction(send, recv, op)
         self.check_root(root)
         self.check_carried_out(self.reduce_(
@@ -813,7 +823,7 @@ cdef class Engine:
             send.message.element_type, op_code, root, &plan))
 
     def allreduce(self, sendbuf, recvbuf, op=MPI.SUM, algorithm=None, fan_in=None, fan_out=None,
-                  section_bytes=None, pipelined=None):
+                  section_bytes=None, pipelined=None, arity=None):
         """Allreduce with an algorithm and radices of the caller's choice.
 
         ``op``: a predefined operation with a kernel. Buffers: contiguous, of one element type.
@@ -821,23 +831,24 @@ cdef class Engine:
         cdef Specification send = parse(sendbuf, False)
         cdef Specification recv = parse(recvbuf, True)
         cdef Plan plan = self.overridden("allreduce", send.message.nbytes, algorithm, fan_in,
-                                         fan_out, section_bytes, pipelined)
+                                         fan_out, section_bytes, pipelined, arity)
         cdef int op_code = self.check_reduction(send, recv, op)
         self.check_carried_out(self.allreduce_(
             send.message.address, recv.message.address, send.message.count,
             send.message.element_type, op_code, &plan))
 
     cdef Plan overridden(self, collective, size_t nbytes, algorithm, fan_in, fan_out,
-                         section_bytes, pipelined):
+                         section_bytes, pipelined, arity):
         cdef _KeptPlan kept
         row = decision_for(self.decisions, collective, nbytes)
-        key = (collective, row.up_to, algorithm, fan_in, fan_out, section_bytes, pipelined)
+        key = (collective, row.up_to, algorithm, fan_in, fan_out, section_bytes, pipelined,
+               arity)
         kept = self.plans.get(key)
         if kept is None:
             kept = _KeptPlan()
             kept.plan = self.plan(COLLECTIVE_NUMBERS[collective],
                                   override(row, collective, algorithm, fan_in, fan_out,
-                                           section_bytes, pipelined))
+                                           section_bytes, pipelined, arity))
             self.plans[key] = kept
         return kept.plan
 
@@ -885,7 +896,7 @@ cdef class Engine:
         try:
             request = start_call()
         except BaseException:
-            unlock(&self.team.busy)
+            unlock(&self.team.status.busy)
             raise
         flag = _Flag()
         flag.at(&finished)
@@ -949,6 +960,20 @@ cdef class Engine:
         """Shared memory that this rank has really reserved."""
         return self.mapping.bytes_reserved
 
+    def pages_by_node(self):
+        """Pages of this rank's reserved memory by NUMA node; None where the kernel can't say."""
+        cdef char *start = rank_range(&self.team.layout, self.team.base, self.team.rank)
+        cdef size_t control = self.team.layout.control
+        ranges = [(0, control)]
+        if self.mapping.streams_reserved:
+            ranges.append((control, self.team.layout.streams))
+        if self.mapping.data_reserved:
+            ranges.append((control + self.team.layout.streams, self.team.layout.data))
+        found = [pages_by_node(<size_t> start + offset, length) for offset, length in ranges]
+        if None in found:
+            return None
+        return dict(sum(map(Counter, found), Counter()))
+
     @property
     def uses_heaps(self):
         """Whether the ranks have mapped each other's shared heaps."""
@@ -978,15 +1003,13 @@ cdef class Engine:
 
     def close(self):
         """Say that we left, and unmap. Local; safe to call twice, and in a forked child."""
-        cdef Status *status
         if self.closed:
             return
         self.closed = self.unusable = True
         if self.mapping.is_ours():
-            status = status_of(&self.team.layout, self.team.base, self.team.rank)
-            store_release(&status.left, 1)
+            store_release(&self.team.status.left, 1)
             self.budget.give_back(self.mapping.bytes_reserved)
-            if not try_lock(&self.team.busy):
+            if not try_lock(&self.team.status.busy):
                 # In a call of another thread, or of the code that a signal handler interrupted:
                 # that one ends, and unmaps.
                 self.poison(POISON_EXCEPTION, self.team.rank)

@@ -11,20 +11,26 @@ import dataclasses
 import json
 import os
 import sys
+import threading
+import time
 import weakref
 import zlib
 
 import numpy
 from mpi4py import MPI
 
-from . import heap, heap_arrays, kernels, node, progress, select
+from . import heap, heap_arrays, kernels, node, progress, select, tables
 from .config import Config
 from .engine import Engine
-from .errors import SegmentError
+from .errors import SegmentError, TopologyError, WaitTimeout
 from .memory import budget
 from .segment import NONCE_BYTES, Mapping, remove_stale
+from .topology import domains
 
 _RECORD_BYTES = 4096
+
+_this_thread = threading.local()     # config: the settings of the last set-up in it
+_unfinished: list = []               # steps of set-ups that were given up
 
 
 def gather(comm: MPI.Intracomm, record: dict) -> list[dict]:
@@ -36,7 +42,8 @@ def gather(comm: MPI.Intracomm, record: dict) -> list[dict]:
     mine[:8].view(numpy.uint32)[:] = len(text), zlib.crc32(text)
     mine[8:8 + len(text)] = numpy.frombuffer(text, numpy.uint8)
     everyone = numpy.zeros((comm.Get_size(), _RECORD_BYTES), numpy.uint8)
-    MPI.Intracomm.Allgather(comm, [mine, MPI.BYTE], [everyone, MPI.BYTE])
+    _wait_for(MPI.Intracomm.Iallgather(comm, [mine, MPI.BYTE], [everyone, MPI.BYTE]),
+              (mine, everyone))
     records = []
     for rank, row in enumerate(everyone):
         length, checksum = (int(number) for number in row[:8].view(numpy.uint32))
@@ -48,15 +55,46 @@ def gather(comm: MPI.Intracomm, record: dict) -> list[dict]:
     return records
 
 
+def _wait_for(request: MPI.Request, buffers) -> None:
+    """Complete a step of a set-up; as in shared memory, signals are handled and time is up.
+
+    Nonblocking, since a blocking call would keep Ctrl-C waiting until the last rank has come.
+    """
+    config = getattr(_this_thread, "config", None) or Config()
+    began = time.monotonic()
+    warned = False
+    try:
+        while not request.Test():
+            waited = time.monotonic() - began
+            time.sleep(min(waited / 16, 0.001) if waited > 0.001 else 0)
+            if 0 < config.warn_after <= waited and not warned:
+                warned = True
+                print(f"smcoll: rank {MPI.Intracomm(MPI.COMM_WORLD).Get_rank()} of COMM_WORLD has "
+                      f"waited {waited:.0f} s for the other ranks of a communicator, which is made "
+                      "at their first collective", file=sys.stderr, flush=True)
+            if 0 < config.timeout <= waited:
+                raise WaitTimeout(f"waited {config.timeout:g} s for the other ranks to make a "
+                                  "communicator at their first collective")
+    except BaseException:
+        _unfinished.append((request, buffers))     # MPI may still write into them
+        raise
+
+
 def attempt(comm: MPI.Intracomm, step) -> str | None:
     """Run ``step()`` on every rank; the first rank's problem, on every rank, or None."""
-    problem = None
-    try:
-        step()
-    except OSError as error:
-        problem = f"rank {comm.Get_rank()}: {error}"
+    problem = _problem_of(comm.Get_rank(), step)
     problems = [record["problem"] for record in gather(comm, {"problem": problem})]
     return next((text for text in problems if text is not None), None)
+
+
+def _problem_of(rank: int, step) -> str | None:
+    # RLIMIT_AS can hit any allocation.
+    try:
+        step()
+    except (OSError, MemoryError) as error:
+        # Cut: what is gathered has a fixed size.
+        return f"rank {rank}: {str(error)[:400] or type(error).__name__}"
+    return None
 
 
 def ranks_on_node(size: int) -> int:
@@ -68,43 +106,62 @@ def _cpus_of(mask: int) -> frozenset[int]:
     return frozenset(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)
 
 
+def _facts(others: int) -> dict:
+    """What the ranks must know of each other; ``others``: ranks on this node beside them."""
+    return {
+        "node": node.identity(),
+        "cpus": hex(sum(1 << cpu for cpu in node.allowed_cpus())),
+        "quota": min(node.cpu_quota(), 1e6),
+        "others": others,
+        "instructions": len(kernels.instruction_sets()) - 1,
+    }
+
+
+def _own_place(rank: int) -> tuple[tuple[str, ...], str | None]:
+    """Where this process is bound, and what is wrong with a made-up description of that."""
+    try:
+        return domains.own_place(MPI.Intracomm(MPI.COMM_WORLD).Get_rank), None
+    except (ValueError, OSError) as error:
+        return (), f"rank {rank}: {error}"[:1000]
+
+
 def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Config, str]:
     """The engine of ``comm``, collectively, with rank 0's settings; or None and why not.
 
-    Raises SegmentError on every rank when the segment can't be had and ``strict`` is set.
+    Raises SegmentError on every rank when the segment can't be had and ``strict`` is set,
+    TopologyError where one rank's ``SMCOLL_TOPOLOGY`` or ``SMCOLL_BINDING`` is malformed.
     """
     rank, size = comm.Get_rank(), comm.Get_size()
     if size == 1:
         return None, config, "one rank"
+    _this_thread.config = config
     local = ranks_on_node(size)
-    facts = gather(comm, {
-        "node": node.identity(),
-        "cpus": hex(sum(1 << cpu for cpu in node.allowed_cpus())),
-        "quota": min(node.cpu_quota(), 1e6),
-        "others": local - size,
-        "instructions": len(kernels.instruction_sets()) - 1,
+    place, misplaced = _own_place(rank)
+    mine = {
+        "place": place,
+        "misplaced": misplaced,
         "config": dataclasses.asdict(config) if rank == 0 else None,
         "nonce": os.urandom(NONCE_BYTES).hex() if rank == 0 else None,
-    })
+    }
+    mine["problem"] = _problem_of(rank, lambda: mine.update(_facts(local - size)))
+    facts = gather(comm, mine)
     config = Config(**facts[0]["config"])
+    misplaced = next((fact["misplaced"] for fact in facts if fact["misplaced"] is not None), None)
+    if misplaced is not None:
+        raise TopologyError(misplaced)
     nonce = bytes.fromhex(facts[0]["nonce"])
     if config.disable:
         return None, config, "disabled by its settings"
+    problem = next((fact["problem"] for fact in facts if fact["problem"] is not None), None)
+    if problem is not None:
+        return _refused(comm, config, problem)
     if len({fact["node"] for fact in facts}) > 1:
         return None, config, "its ranks are on several nodes"
 
-    mapping = Mapping(rank, size, config)
-    control = mapping.control_bytes
     budget.set_limit(config.budget, local)
-    problem = _build(comm, mapping, nonce, control)
-    if problem is not None:
-        mapping.close()
-        if config.strict:
-            raise SegmentError(f"no shared memory segment: {problem}")
-        if rank == 0:
-            print(f"smcoll: no shared memory segment ({problem}); "
-                  f"the {size} ranks of this communicator use MPI", file=sys.stderr, flush=True)
-        return None, config, f"no segment: {problem}"
+    mapping, problem = _first_that_can_be_had(comm, config, nonce)
+    if mapping is None:
+        return _refused(comm, config, problem)
 
     heaps = share_heaps(comm, config, local) if config.heap else None
     oversubscribed = node.outnumbered(
@@ -113,12 +170,25 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
         max(fact["others"] for fact in facts),
     )
     progress.start()
-    engine = Engine(mapping, config, rank, size, oversubscribed,
-                    min(fact["instructions"] for fact in facts), progress.poke, budget,
-                    heaps=heaps)
-    engine.use(select.decide(config, size, oversubscribed, heaps is not None))
-    # Nobody may look at our words before they have their first values.
-    gather(comm, {"ready": True})
+    # Rank 0 alone reads a table: others may see other files.
+    table = tables.for_ranks(config, size, oversubscribed) if rank == 0 else None
+    table = gather(comm, {"table": table})[0]["table"]
+    engine = None
+
+    def make_engine() -> None:
+        nonlocal engine
+        engine = Engine(mapping, config, rank, size, oversubscribed,
+                        min(fact["instructions"] for fact in facts), progress.poke, budget,
+                        places=[fact["place"] for fact in facts], heaps=heaps)
+        engine.use(select.decide(config, size, oversubscribed, len(engine.domains),
+                                 table, heaps is not None))
+
+    # Agreed, too: nobody may look at our words before they have their first values.
+    problem = attempt(comm, make_engine)
+    if problem is not None:
+        budget.give_back(mapping.control_bytes)
+        mapping.close()
+        return _refused(comm, config, problem)
     if config.eager:
         engine.reserve_data()
     return engine, config, "shared memory"
@@ -161,38 +231,80 @@ def share_heaps(comm: MPI.Intracomm, config: Config, local: int) -> list | None:
     return None
 
 
-def _build(comm, mapping: Mapping, nonce: bytes, control: int) -> str | None:
-    """Create, attach, reserve: the name lives until every rank has mapped the file."""
-    rank = comm.Get_rank()
-    created: dict = {"name": None, "problem": None}
+def _refused(comm: MPI.Intracomm, config: Config, problem: str) -> tuple[None, Config, str]:
+    """No segment, on any rank: one warning, or SegmentError on all of them."""
+    if config.strict:
+        raise SegmentError(f"no shared memory segment: {problem}")
+    if comm.Get_rank() == 0:
+        print(f"smcoll: no shared memory segment ({problem}); the {comm.Get_size()} ranks of this "
+              "communicator use MPI", file=sys.stderr, flush=True)
+    return None, config, f"no segment: {problem}"
+
+
+def _kinds_to_try(config: Config, mapping: Mapping) -> list[str]:
+    """Kinds of memory in the order in which they are tried; asked on rank 0 only."""
+    if config.memory != "auto":
+        return [config.memory]
+    fits = (mapping.bytes_total <= node.shared_memory()[1]
+            and mapping.bytes_per_rank <= budget.leaves("shm"))
+    return ["shm", "memfd"] if fits else ["memfd", "shm"]
+
+
+def _first_that_can_be_had(comm, config: Config, nonce: bytes) -> tuple[Mapping | None, str]:
+    """The mapping, of the first kind of memory that works on all ranks; or None, and why not."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    problems: list[str] = []
+    kinds: list[str] = []
+    while not problems or kinds:
+        mapping = Mapping(rank, size, config)
+        if rank == 0 and not problems:
+            kinds = _kinds_to_try(config, mapping)
+        problem, kinds = _build(comm, mapping, nonce, kinds)
+        if problem is None:
+            return mapping, ""
+        mapping.close()
+        problems.append(problem)
+    return None, "; ".join(problems)
+
+
+def _build(comm, mapping: Mapping, nonce: bytes, kinds: list[str]) -> tuple[str | None, list[str]]:
+    """Create, attach, reserve in memory of the first of rank 0's ``kinds``.
+
+    The problem, or None, and the kinds that are left, the same on every rank. A name in /dev/shm
+    lives until every rank has mapped the file.
+    """
+    rank, control = comm.Get_rank(), mapping.control_bytes
+    created: dict = {}
     if rank == 0:
-        remove_stale()
-        try:
-            created["name"] = mapping.create(nonce)
-        except OSError as error:
-            created["problem"] = f"rank 0: {error}"
+        if kinds[0] == "shm":
+            remove_stale()
+        problem = _problem_of(0, lambda: mapping.create(nonce, kinds[0]))
+        created = {"name": mapping.name, "kinds": kinds, "problem": problem}
     created = gather(comm, created)[0]
+    kind, *left = created["kinds"]
     if created["problem"] is not None:
-        return created["problem"]
+        return f"{kind}: {created['problem']}", left
 
     def attach() -> None:
         if rank != 0:
-            mapping.attach(created["name"], nonce)
+            mapping.attach(created["name"], nonce, kind)
 
     problem = attempt(comm, attach)
     mapping.unlink()
     if problem is not None:
-        return problem
+        return f"{kind}: {problem}", left
 
     claimed = False
 
     def reserve() -> None:
         nonlocal claimed
-        budget.claim(control)
+        budget.claim(control, kind)
         claimed = True
         mapping.reserve_control()
 
     problem = attempt(comm, reserve)
-    if problem is not None and claimed:
+    if problem is None:
+        return None, left
+    if claimed:
         budget.give_back(control)
-    return problem
+    return f"{kind}: {problem}", left

@@ -9,32 +9,45 @@ from . import node
 
 
 class Budget:
-    """How much this process may reserve in all its communicators.
+    """How much this process may reserve in all its communicators. Thread-safe.
 
-    ``limit``: the node's budget divided by the ranks on it. Thread-safe.
+    What is claimed is one number; the limit depends on the kind of memory (``Config.memory``).
     """
 
     def __init__(self):
         # Re-entrant: a garbage collection inside claim() may end a communicator, which gives back.
         self._lock = threading.RLock()
-        self._limit = None
+        self._limits = {}
+        self._ranks = 1
         self.claimed = 0
 
     def set_limit(self, node_budget: int, ranks_on_node: int) -> None:
-        """``node_budget`` bytes for all ranks of the node; 0: half of /dev/shm."""
-        if node_budget == 0:
-            node_budget = node.shared_memory()[0] // 2
-        self._limit = node_budget // max(1, ranks_on_node)
+        """``node_budget`` bytes for all ranks of the node.
 
-    def claim(self, nbytes: int) -> None:
+        0: half of /dev/shm, and a quarter of the machine's memory where no /dev/shm bounds it (as
+        much, where /dev/shm is the usual half of the memory).
+        """
+        of_node = {"shm": node_budget or node.shared_memory()[0] // 2,
+                   "memfd": node_budget or node.memory() // 4}
+        self._ranks = max(1, ranks_on_node)
+        self._limits = {kind: limit // self._ranks for kind, limit in of_node.items()}
+
+    def leaves(self, kind: str) -> int:
+        """Bytes of this rank's share that are not claimed yet."""
+        return max(0, self._limits[kind] - self.claimed)
+
+    def claim(self, nbytes: int, kind: str = "shm") -> None:
         """Count ``nbytes`` as used. OSError (ENOSPC) beyond the share or the cgroup's limit."""
         with self._lock:
-            if self._limit is not None and self.claimed + nbytes > self._limit:
+            if kind in self._limits and self.claimed + nbytes > self._limits[kind]:
                 raise OSError(errno.ENOSPC, f"this rank's share of the shared memory budget, "
-                                            f"{self._limit} bytes, is used up")
+                                            f"{self._limits[kind]} bytes, is used up")
+            # The other ranks reserve theirs at the same time: each may take its part of what is
+            # left only.
             headroom = node.memory_headroom()
-            if nbytes > headroom:
-                raise OSError(errno.ENOMEM, f"the cgroup's memory limit leaves {headroom} bytes")
+            if nbytes * self._ranks > headroom:
+                raise OSError(errno.ENOMEM, f"the cgroup's memory limit leaves {headroom} bytes "
+                                            f"to {self._ranks} ranks")
             self.claimed += nbytes
 
     def give_back(self, nbytes: int) -> None:

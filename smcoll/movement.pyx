@@ -7,11 +7,13 @@ through shared memory: the layout is a local property and may not select another
 from functools import partial
 
 cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from mpi4py import MPI
 
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
+from smcoll.algos cimport SCATTER_TWO_STAGE
 from smcoll.barrier cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLTOALL, COLLECTIVE_BCAST, COLLECTIVE_GATHER,
     COLLECTIVE_SCATTER,
@@ -21,11 +23,14 @@ from smcoll.blocks cimport (
     parse_alltoallv, parse_alltoallw, parse_gather, parse_gatherv, parse_scatter, parse_scatterv,
 )
 from smcoll.buffers cimport Message, Specification, parse, plain_array
-from smcoll.cursor cimport Cursor, Runs, pack_next, start_cursor, unpack_next
+from smcoll.cursor cimport Cursor, Runs, copy_message, pack_next, start_cursor, unpack_next
 from smcoll.datatypes cimport Typemap, typemap_of
+from smcoll.domains cimport DomainView, Holders, leader_of, members_of
 from smcoll.engine cimport CARRIED_OUT, USE_MPI, Engine, stream_signature
 from smcoll.state cimport check_root, engine_of, own_mpi
 from smcoll.streams cimport Transfer
+
+from smcoll.errors import Error
 
 ctypedef Sides (*rooted_parser)(object, object, int, int, int)
 ctypedef Sides (*parser)(object, object, int, int)
@@ -115,7 +120,9 @@ cdef class _Layouts:
                              blocks.datatypes or [blocks.datatype] * blocks.ranks]
 
     cdef const Runs *runs(self, int rank):
-        return NULL if self.typemaps is None else runs_of(self.typemaps[rank])
+        if self.typemaps is None:
+            return NULL
+        return runs_of(self.typemaps[rank])
 
     cdef void place(self, Cursor *cursor, int rank):
         cdef Block *block = &self.blocks.block[rank]
@@ -145,6 +152,12 @@ cdef void incoming(Transfer *message, int peer, char *address, size_t room, cons
     start_cursor(&message.cursor, address, runs, room)
 
 
+cdef int copy_own(Cursor *source, Cursor *target):
+    """This rank's message to itself; 1 where it was truncated."""
+    copy_message(source, target, min(source.nbytes, target.nbytes))
+    return source.nbytes > target.nbytes
+
+
 cdef check_truncated(int truncated):
     if truncated:
         raise MPI.Exception(MPI.ERR_TRUNCATE)
@@ -166,7 +179,7 @@ cdef int broadcast(Engine engine, Specification spec, int root) except -1:
                              engine.choose(COLLECTIVE_BCAST, message.nbytes))
     # Packed bytes go the way that contiguous ones would.
     cdef Cursor cursor
-    cdef bytearray packed = bytearray(max(message.nbytes, 1))
+    cdef bytearray packed = bytearray(max(message.nbytes, <size_t> 1))
     start_cursor(&cursor, message.address, &typemap.runs, message.nbytes)
     if engine.team.rank == root:
         pack_next(&cursor, packed, message.nbytes)
@@ -216,13 +229,13 @@ cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str met
         layouts.place(&place, mine)
     check_truncated(engine.exchange_(
         COLLECTIVE_GATHER, root, NULL, 0, messages.incoming, receives, layouts.blocks.total, None,
-        NULL if sides.send_in_place else &own, &place))
+        0, False, NULL if sides.send_in_place else &own, &place))
 
 
 cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str method):
     cdef Engine engine = engine_of(comm)
     cdef Sides sides
-    cdef _Layouts layouts
+    cdef _Layouts layouts = None
     cdef Messages messages
     cdef Typemap typemap = None
     cdef Cursor own, place
@@ -241,6 +254,9 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str me
     if engine.have_streams(stream_signature(COLLECTIVE_SCATTER, root)) == USE_MPI:
         return engine.through_mpi(
             "scatter", partial(nonblocking(method), comm, sendbuf, recvbuf, root), root=root)
+    # What is sent only the root knows: the choice may not depend on it.
+    if engine.choose(COLLECTIVE_SCATTER, 0).algorithm == SCATTER_TWO_STAGE:
+        return scatter_in_two_stages(engine, sides, layouts, typemap, messages, root)
     if mine != root:
         incoming(messages.incoming, root, sides.recv_message.message.address,
                  sides.recv_message.message.nbytes, runs_of(typemap))
@@ -259,7 +275,136 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str me
                      sides.recv_message.message.nbytes)
     check_truncated(engine.exchange_(
         COLLECTIVE_SCATTER, root, messages.outgoing, sends, NULL, 0, layouts.blocks.total, None,
-        NULL if sides.recv_in_place else &own, &place))
+        0, False, NULL if sides.recv_in_place else &own, &place))
+
+
+cdef scatter_in_two_stages(Engine engine, Sides sides, _Layouts layouts, Typemap typemap,
+                           Messages messages, int root):
+    """LHS 2.6: to a leader of each domain all blocks of its domain at once, and on from there.
+
+    Such a message begins with the lengths of its blocks. Ranks of the root's own domain get theirs
+    from the root itself, in the first stage.
+    """
+    cdef const DomainView *view = engine.team.domains
+    cdef int mine = engine.team.rank, domain = view.domain_of[mine]
+    cdef int leader = leader_of(view, view.domain[domain], root)
+    cdef int sends = 0, receives = 0, truncated
+    cdef size_t nbytes = layouts.blocks.total if mine == root else 0
+    cdef list grown = [None] * view.ranks, packed = []
+    cdef Cursor place
+    if mine == root:
+        sends = send_to_leaders(view, layouts, messages, root, packed)
+    else:
+        nbytes = sides.recv_message.message.nbytes
+        incoming(messages.incoming, root if leader == mine else leader,
+                 sides.recv_message.message.address, 0 if leader == mine else nbytes,
+                 runs_of(typemap))
+        # A leader's message has no place in the user's memory, even if it would fit.
+        messages.incoming.grows = leader == mine
+        receives = leader == mine or leader == root
+    truncated = engine.exchange_(COLLECTIVE_SCATTER, root, messages.outgoing, sends,
+                                 messages.incoming, receives, nbytes, grown, SCATTER_TWO_STAGE)
+    engine.continues = True
+    sends = 0
+    receives = not receives and mine != root
+    if mine == root:
+        truncated += keep_own(sides, layouts, typemap, mine)
+    elif leader == mine:
+        check_packed(engine, grown[root], members_of(view, domain).count)
+        start_cursor(&place, sides.recv_message.message.address, runs_of(typemap), nbytes)
+        sends = pass_on(members_of(view, domain), mine, grown[root], messages, &place, &truncated)
+    truncated += engine.exchange_(COLLECTIVE_SCATTER, root, messages.outgoing, sends,
+                                  messages.incoming, receives, nbytes, None, SCATTER_TWO_STAGE,
+                                  True)
+    check_truncated(truncated)
+
+
+cdef int keep_own(Sides sides, _Layouts layouts, Typemap typemap, int root):
+    """The root's own block of a Scatter; 1 where it was truncated."""
+    cdef Cursor own, place
+    if sides.recv_in_place:
+        return 0
+    layouts.place(&own, root)
+    start_cursor(&place, sides.recv_message.message.address, runs_of(typemap),
+                 sides.recv_message.message.nbytes)
+    return copy_own(&own, &place)
+
+
+cdef int send_to_leaders(const DomainView *view, _Layouts layouts, Messages messages, int root,
+                         list packed):
+    """The root's messages, to the leaders and to its own domain. ``packed`` keeps what is sent."""
+    cdef Holders members
+    cdef bytes text
+    cdef int domain, i, rank, sends = 0
+    for domain in range(view.domains):
+        members = members_of(view, domain)
+        if domain != view.domain_of[root]:
+            text = pack_blocks(layouts, members)
+            packed.append(text)
+            outgoing(&messages.outgoing[sends], members.rank[0], text, len(text), NULL)
+            sends += 1
+            continue
+        for i in range(members.count):
+            rank = members.rank[i]
+            if rank != root:
+                outgoing(&messages.outgoing[sends], rank, layouts.blocks.block[rank].address,
+                         layouts.blocks.block[rank].nbytes, layouts.runs(rank))
+                sends += 1
+    return sends
+
+
+cdef check_packed(Engine engine, bytes text, int blocks):
+    """Nothing that came through shared memory is trusted for addresses (DESIGN rule 10)."""
+    cdef const size_t *lengths = <const size_t *> <char *> text
+    cdef size_t left = len(text)
+    cdef bint fits = left >= <size_t> (8 * blocks)
+    cdef int i
+    if fits:
+        left -= 8 * blocks
+        for i in range(blocks):
+            fits = fits and lengths[i] <= left
+            left -= lengths[i] if fits else 0
+    if not fits or left != 0:
+        engine.abandon()
+        raise Error("what came for this rank's domain is damaged")
+
+
+cdef int pass_on(Holders members, int mine, bytes text, Messages messages, Cursor *place,
+                 int *truncated):
+    """A leader's messages to its domain; its own block goes to ``place``."""
+    cdef const size_t *lengths = <const size_t *> <char *> text
+    cdef char *block = <char *> text + 8 * members.count
+    cdef Cursor own
+    cdef int i, sends = 0
+    for i in range(members.count):
+        if members.rank[i] == mine:
+            start_cursor(&own, block, NULL, lengths[i])
+            truncated[0] += copy_own(&own, place)
+        else:
+            outgoing(&messages.outgoing[sends], members.rank[i], block, lengths[i], NULL)
+            sends += 1
+        block += lengths[i]
+    return sends
+
+
+cdef bytes pack_blocks(_Layouts layouts, Holders members):
+    """The lengths of these ranks' blocks, then the blocks."""
+    cdef size_t nbytes = 8 * members.count
+    cdef Cursor cursor
+    cdef bytes text
+    cdef char *at
+    cdef int i
+    for i in range(members.count):
+        nbytes += layouts.blocks.block[members.rank[i]].nbytes
+    text = PyBytes_FromStringAndSize(NULL, nbytes)
+    at = <char *> text + 8 * members.count
+    for i in range(members.count):
+        nbytes = layouts.blocks.block[members.rank[i]].nbytes
+        (<size_t *> <char *> text)[i] = nbytes
+        layouts.place(&cursor, members.rank[i])
+        pack_next(&cursor, at, nbytes)
+        at += nbytes
+    return text
 
 
 cdef alltoall(comm, parser parse_sides, sendbuf, recvbuf, str method):
@@ -297,8 +442,8 @@ cdef alltoall(comm, parser parse_sides, sendbuf, recvbuf, str method):
         recv.place(&place, mine)
     check_truncated(engine.exchange_(
         COLLECTIVE_ALLTOALL, 0, messages.outgoing, size - 1, messages.incoming, size - 1,
-        send.blocks.total + recv.blocks.total, None, NULL if sides.send_in_place else &own,
-        &place))
+        send.blocks.total + recv.blocks.total, None, 0, False,
+        NULL if sides.send_in_place else &own, &place))
 
 
 cdef allgather(comm, parser parse_sides, sendbuf, recvbuf, str method):

@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
+import platform
 from pathlib import Path
-
-import psutil
 
 CGROUP = Path("/sys/fs/cgroup")
 SHARED_MEMORY = "/dev/shm"
 
 
 def identity() -> str:
-    """Equal on two processes that run under one kernel with one host name."""
+    """Equal on two processes that run under one kernel with one host name.
+
+    OSError where the kernel's number can't be read: without it two nodes might look the same.
+    """
+    return f"{os.uname().nodename} {_boot_id()}"
+
+
+@functools.cache
+def _boot_id() -> str:
+    path = Path("/proc/sys/kernel/random/boot_id")
+    # In a sandbox without it: the host name alone has to tell.
+    return path.read_text().strip() if path.exists() else "unknown"
+
+
+def processor() -> str:
+    """The processor's name as /proc/cpuinfo has it, else the kind of machine."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        boot = "unknown"
-    return f"{os.uname().nodename} {boot}"
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def allowed_cpus() -> list[int]:
     """The CPUs in this process's affinity mask."""
-    return sorted(psutil.Process().cpu_affinity())
+    # Not by way of /proc, which may be that of another PID namespace.
+    return sorted(os.sched_getaffinity(0))
 
 
 def _read_number(path: Path) -> int | None:
@@ -34,21 +51,37 @@ def _read_number(path: Path) -> int | None:
     return int(text) if text.lstrip("-").isdigit() else None
 
 
-def _own_cgroups() -> list[Path]:
-    """The folders of this process's cgroup and its parents that can be seen (v1 and v2)."""
-    folders = []
+def _read_field(path: Path, name: str) -> int:
+    """A number of a file of ``name number`` lines; 0 where it isn't there."""
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        lines = path.read_text().splitlines()
     except OSError:
-        lines = []
-    for line in lines:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), 0)
+
+
+def _own_cgroups() -> tuple[Path, ...]:
+    """The folders of this process's cgroup and its parents that can be seen (v1 and v2)."""
+    try:
+        text = Path("/proc/self/cgroup").read_text()
+    except OSError:
+        text = ""
+    return _cgroup_folders(CGROUP, text)
+
+
+@functools.lru_cache(maxsize=8)
+def _cgroup_folders(root: Path, own: str) -> tuple[Path, ...]:
+    # Asked at each set-up: the paths take longer than what is read there.
+    folders = {}
+    for line in own.splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(",") or [""]:
-            folder = (CGROUP / controller / path.lstrip("/")).resolve()
-            while CGROUP in (folder, *folder.parents):
-                folders.append(folder)
+            folder = (root / controller / path.lstrip("/")).resolve()
+            while root in (folder, *folder.parents):
+                if folder.is_dir():
+                    folders[folder] = True
                 folder = folder.parent
-    return folders or [CGROUP]
+    return tuple(folders) or (root,)
 
 
 def cpu_quota() -> float:
@@ -80,16 +113,24 @@ def memory_headroom() -> float:
     """Bytes until this process's cgroup (v1 and v2) reaches its limit; infinite without one.
 
     Looked at before memory is reserved: beyond the limit the kernel kills instead of failing.
+    Files that were read count as used there, but the kernel drops them when memory is needed.
     """
     headroom = math.inf
     for folder in _own_cgroups():
-        for limit_name, usage_name in (("memory.max", "memory.current"),
-                                       ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        for limit_name, usage_name, dropped in (
+                ("memory.max", "memory.current", "inactive_file"),
+                ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")):
             limit = _read_number(folder / limit_name)
             usage = _read_number(folder / usage_name)
             if limit is not None and usage is not None and 0 < limit < 1 << 60:
-                headroom = min(headroom, limit - usage)
+                usage -= _read_field(folder / "memory.stat", dropped)
+                headroom = min(headroom, max(0, limit - max(0, usage)))
     return headroom
+
+
+def memory() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def shared_memory() -> tuple[int, int]:

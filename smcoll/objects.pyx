@@ -17,7 +17,7 @@ from cpython.complex cimport PyComplex_CheckExact
 from cpython.float cimport PyFloat_CheckExact
 from cpython.long cimport PyLong_CheckExact
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from smcoll.barrier cimport (
@@ -31,9 +31,12 @@ from smcoll.movement cimport Gathered, Messages
 from smcoll.state cimport check_root, engine_of, own_mpi
 from smcoll.streams cimport Transfer
 
+from smcoll.errors import Error
+
 cnp.import_array()
 
 cdef extern from "Python.h":
+    const Py_ssize_t PY_SSIZE_T_MAX
     long long PyLong_AsLongLongAndOverflow(object, int *overflow) except? -1
 
 cdef extern from "numpy/arrayobject.h":
@@ -108,8 +111,24 @@ cdef bytes labelled(bytes pickled):
     return packet
 
 
+cdef size_t packet_bytes(Engine engine, const Label *label) except 0:
+    """Bytes of the whole packet. What came through shared memory is not believed (rule 10)."""
+    if label.nbytes > <uint64_t> PY_SSIZE_T_MAX - LABEL:
+        # Peers that read another length may have gone on to a second stage.
+        engine.abandon()
+        raise damaged()
+    return LABEL + label.nbytes
+
+
+cdef damaged():
+    return Error("an object in shared memory is damaged: no object has such a kind or length")
+
+
 cdef object decode(const Label *label, const char *place, memory):
-    """The object of that label, whose bytes are at ``place`` in ``memory``."""
+    """The object of that label, whose bytes are at ``place`` in ``memory``.
+
+    At ``label`` lie SHORT_OBJECT bytes, or as many as the label says.
+    """
     cdef int64_t integer
     cdef double real, imaginary
     if label.kind == KIND_FLOAT:
@@ -127,15 +146,35 @@ cdef object decode(const Label *label, const char *place, memory):
         memcpy(&imaginary, place + 8, 8)
         return complex(real, imaginary)
     if label.kind >= KIND_NUMPY:
-        return PyArray_Scalar(<void *> place, _dtype_of_number[label.kind - KIND_NUMPY], None)
+        return decode_numpy(label.kind - KIND_NUMPY, place)
+    if label.kind != KIND_PICKLE:
+        raise damaged()
     if memory is None:
         memory = PyBytes_FromStringAndSize(place, label.nbytes)
         return MPI.pickle.loads(memory)
     return MPI.pickle.loads(memoryview(memory)[LABEL:])
 
 
+cdef object decode_numpy(uint64_t number, const char *place):
+    cdef object dtype = None
+    if number < <uint64_t> len(_dtype_of_number):
+        dtype = _dtype_of_number[number]
+    if dtype is None:
+        raise damaged()
+    return PyArray_Scalar(<void *> place, dtype, None)
+
+
 cdef object decode_packet(bytes packet):
+    cdef char short_object[SHORT_OBJECT]
     cdef const char *place = PyBytes_AS_STRING(packet)
+    cdef size_t nbytes = PyBytes_GET_SIZE(packet)
+    if nbytes < LABEL:
+        raise damaged()
+    if nbytes < SHORT_OBJECT:
+        # Whatever kind its label says, the bytes that this kind has are there.
+        memset(short_object, 0, SHORT_OBJECT)
+        memcpy(short_object, place, nbytes)
+        place = short_object
     return decode(<const Label *> place, place + LABEL, packet)
 
 
@@ -178,14 +217,15 @@ cdef list allgather_objects(comm, Engine engine, value):
             gathered.contribute(PyBytes_AS_STRING(packet), nbytes if nbytes <= room else LABEL,
                                 NULL)
         for rank in range(size):
+            # A label that does not arrive (a length in shared memory was damaged) is no length.
+            memset(packets + rank * room, 0, LABEL)
             gathered.room(rank, packets + rank * room, room, NULL)
         memcpy(packets + engine.team.rank * room, gathered.all.send.address,
                gathered.all.send_bytes)
         engine.allgather_(&gathered.all, COLLECTIVE_OBJECT_ALLGATHER,
                           engine.choose(COLLECTIVE_ALLGATHER, room))
         for rank in range(size):
-            label = <Label *> (packets + rank * room)
-            longest = max(longest, LABEL + label.nbytes)
+            longest = max(longest, packet_bytes(engine, <Label *> (packets + rank * room)))
         if longest > room:
             allgather_long(comm, engine, packets, room, packet, result)
         # Only now: what raises here leaves no peer waiting.
@@ -215,7 +255,7 @@ cdef allgather_long(comm, Engine engine, const char *packets, size_t room, bytes
         gathered.contribute(NULL, 0, NULL)
         for rank in range(engine.team.size):
             label = <const Label *> (packets + rank * room)
-            if LABEL + label.nbytes <= room:
+            if packet_bytes(engine, label) <= room:
                 gathered.room(rank, NULL, 0, NULL)
                 continue
             if rank == mine:
@@ -262,9 +302,9 @@ cdef object bcast_object(comm, Engine engine, value, int root):
                    min(<size_t> PyBytes_GET_SIZE(memory), room))
         engine.bcast_(packet, room, root, engine.choose(COLLECTIVE_BCAST, room),
                       COLLECTIVE_OBJECT_BCAST)
-        if LABEL + label.nbytes <= room:
+        if packet_bytes(engine, label) <= room:
             return decode(label, packet + LABEL, None)
-        memory = bcast_long(comm, engine, memory, LABEL + label.nbytes, root)
+        memory = bcast_long(comm, engine, memory, packet_bytes(engine, label), root)
     finally:
         PyMem_Free(packet)
     return decode_packet(memory)

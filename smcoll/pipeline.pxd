@@ -1,16 +1,17 @@
 from libc.stdint cimport uint64_t
 
-from smcoll.atomics cimport store_release
+from smcoll.atomics cimport load_relaxed, store_release
 from smcoll.barrier cimport (
     AGAIN, DONE, BankCursor, Team, acquire_slot, arrived, arrived_with_length, next_rank,
     publish_length,
 )
+from smcoll.domains cimport Holders, Neighbours
 from smcoll.kernels cimport Operation, copy_result
 from smcoll.segment cimport Line, data_region, segment_line
 from smcoll.trees cimport TreeView
 
 cdef enum:
-    MAX_PHASES = 4
+    MAX_PHASES = 5
     SECTION_STEPS = 64         # flag values that one section may use; the last one says "read"
     STEP_READ = 63
 
@@ -38,6 +39,10 @@ cdef struct Call:
     int root
     const TreeView *fan_in
     const TreeView *fan_out
+    int arity                  # LHS's n: a parent has n - 1 children in each round
+    Neighbours up              # ours in the tree that reduces: ranks, or domains
+    Neighbours down            # ours in the tree that spreads the result
+    Holders holders            # who has the tiles of the result
     const void **sources       # scratch: `team.size` operands, and twice as much behind them
     void *details              # what only this collective knows
     bint streaming             # the result is too large for the caches
@@ -80,12 +85,13 @@ cdef inline void post_length(Call *call, Section *section, int step,
     cdef Team *team = call.team
     cdef Line *line = segment_line(&team.layout, team.base, team.rank, section.slot.bank,
                                    section.slot.slot)
-    if section.published:
-        # Readers of an earlier step may be comparing the rest of the line just now.
+    if section.published or (call.single_segment and section.number > 0):
+        # Readers of an earlier step, or of the section before in this very segment, may be
+        # comparing the rest of the line just now; it says what they want already.
         store_release(&line.flag, section.tick + step)
     else:
-        section.published = True
         publish_length(team, line, section.tick + step, nbytes)
+    section.published = True
 
 
 # Has `rank` posted `step` (or a later one) of this section? DONE, AGAIN or FAILED.
@@ -103,7 +109,7 @@ cdef inline int heard_length(Call *call, Section *section, int rank, int step,
                                    section.slot.slot)
     cdef int status = arrived_with_length(team, line, section.tick + step, rank)
     if status == DONE:
-        nbytes[0] = line.nbytes
+        nbytes[0] = load_relaxed(&line.nbytes)
     return status
 
 

@@ -20,6 +20,7 @@ _request = None
 _buffer = bytearray(1)
 _finalize_keyval = None
 _owner_process = None
+_at_end = []
 
 
 def start() -> None:
@@ -51,7 +52,15 @@ def stop() -> None:
         communicator.Free()
 
 
+def before_finalize(callback) -> None:
+    """Have ``callback()`` called once, when MPI is finalised, while it still works."""
+    if callback not in _at_end:
+        _at_end.append(callback)
+
+
 def _at_finalize(comm, keyval, value) -> None:
+    for callback in _at_end:
+        callback()
     stop()
 
 

@@ -6,7 +6,9 @@ from smcoll.pairwise cimport STEP_READY, copy_in, halve, power_of_two, slice_of,
 from smcoll.pipeline cimport (
     Call, Section, complete, deliver, heard, plan_call, post, region, writable,
 )
-from smcoll.tiled cimport copy_in_others, copy_out_at_root, reduce_own_slice_for_root
+from smcoll.tiled cimport (
+    copy_in_others, copy_out_at_root, reduce_cyclically_for_root, reduce_own_slice_for_root,
+)
 from smcoll.trees cimport to_real, to_virtual
 
 cdef enum:
@@ -80,5 +82,14 @@ cdef int reduce_tiled(Call *call, bint pipelined, size_t section_bytes) noexcept
     plan_call(call, 3, section_bytes, pipelined, False)
     call.phase[0] = copy_in_others
     call.phase[1] = reduce_own_slice_for_root
+    call.phase[2] = copy_out_at_root
+    return complete(call)
+
+
+cdef int reduce_tiled_cyclic(Call *call, bint pipelined, size_t section_bytes) noexcept nogil:
+    """The same, each rank reading the others one after the other (LHS 3.2, after Mamidala)."""
+    plan_call(call, 3, section_bytes, pipelined, False)
+    call.phase[0] = copy_in_others
+    call.phase[1] = reduce_cyclically_for_root
     call.phase[2] = copy_out_at_root
     return complete(call)

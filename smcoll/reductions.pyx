@@ -344,7 +344,7 @@ cdef class _Staged:
         self.recv = NULL if recv is None else recv.message.address
         self.result = recv
         if self.possible and self.typemap is not None:
-            copies = numpy.zeros((2, max(count * self.local.extent, 1)), numpy.uint8)
+            copies = numpy.zeros((2, max(count * self.local.extent, <size_t> 1)), numpy.uint8)
             self.copies = copies
             self.send = <const char *> <size_t> copies[0].ctypes.data
             self.recv = <char *> <size_t> copies[1].ctypes.data

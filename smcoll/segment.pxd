@@ -7,6 +7,10 @@ cdef enum:
     LINE_HEADER = 32           # bytes of a Line before its payload
     MAX_BANKS = 8
 
+# Status.awaited of a call that MPI carries out.
+cdef enum:
+    AWAITS_MPI = 0xffffffff
+
 
 # A flag line in shared memory. Written by its owner only; read by every rank. The owner stores
 # `flag` last, with release, after all other fields; a reader loads it first, with acquire.
@@ -36,6 +40,10 @@ cdef struct Status:
     uint64_t poison_rank       # because of whom (both stored before `poison`)
     uint64_t left              # 1: freed in good order
     uint64_t current_call      # last call published in the ring
+    int busy                   # 1 while this rank is in a call (atomics.h: try_lock, unlock)
+    int unused
+    uint64_t waiting_since     # of the wait below, monotonic ns (stored before it)
+    uint64_t awaited           # in a long wait: 1 + the rank waited for, AWAITS_MPI; else 0
 
 
 # Byte offsets and sizes of everything in the mapping; the only place with layout arithmetic.
@@ -150,6 +158,7 @@ cdef class Mapping:
     cdef Layout layout
     cdef char *base
     cdef readonly str name
+    cdef readonly str kind         # of memory: shm or memfd
     cdef int descriptor
     cdef int owner_process
     cdef readonly int rank
@@ -157,6 +166,8 @@ cdef class Mapping:
     cdef readonly bint streams_reserved
     cdef bint linked
 
+    cdef _create_named(self)
+    cdef _create_memfd(self)
     cdef _map(self)
     cdef _hold_lock(self)
     cdef _reserve(self, size_t offset, size_t length)

@@ -32,6 +32,8 @@ NAME_PREFIX = "/smcoll"
 SHARED_MEMORY_DIRECTORY = "/dev/shm"
 PAGE = os.sysconf("SC_PAGESIZE")
 NONCE_BYTES = 16
+MEMFD_NAME = "smcoll"
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _MAGIC = b"smcoll\x00\x01"
 # magic, nonce, total bytes, ranks, banks, segments, segment_size
 _HEADER = struct.Struct("=8s16sQQQQQ")
@@ -79,7 +81,8 @@ cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size
     layout.stream_cells = STREAM_CELLS_AT_MOST     # always a power of two
     while layout.stream_cells > STREAM_CELLS_AT_LEAST and <size_t> layout.stream_cells > pages:
         layout.stream_cells //= 2
-    layout.stream_chunk = min(max(pages // layout.stream_cells, 1) * page, STREAM_CHUNK_AT_MOST)
+    layout.stream_chunk = min(max(pages // layout.stream_cells, <size_t> 1) * page,
+                              <size_t> STREAM_CHUNK_AT_MOST)
     # A rank can be past another by at most all slots of both rings, a ring of each of its streams
     # and the calls around them; the ring is at least that long, so an entry that a waiter compares
     # was not overwritten yet. For the streams of up to 28 ranks, that is: with more, all gathered
@@ -136,9 +139,30 @@ def memory_cost(config, int ranks):
     }
 
 
+def places_to_observe(bytes header):
+    """Where a mapping keeps what a report tells of each rank, from the mapping's header page.
+
+    Returns ``{"total", "ranks", "stride", "first", "ring", "ring_entries"}``: bytes of the
+    mapping, number of ranks, bytes from one rank's Status line to the next, offset of rank 0's,
+    and from a Status line to the ring of published calls. OSError unless it is a mapping's header.
+    """
+    cdef Layout layout
+    if len(header) < _HEADER.size or not header.startswith(_MAGIC):
+        raise OSError(errno.EINVAL, "not a segment of this version of smcoll")
+    _, _, total, ranks, banks, segments, segment_size = _HEADER.unpack_from(header)
+    try:
+        # What lies before the inline slots does not depend on the sizes that the header lacks.
+        compute_layout(&layout, ranks, banks, segments, segment_size, 0, 0, 0)
+    except (ValueError, OverflowError) as error:
+        raise OSError(errno.EINVAL, f"the header of a segment is damaged: {error}")
+    return {"total": total, "ranks": ranks, "first": layout.header,
+            "stride": (total - layout.header) // ranks, "ring": layout.ring,
+            "ring_entries": layout.ring_entries}
+
+
 def name_prefix():
     """Start of the names of this user's segments."""
-    return f"{NAME_PREFIX}-{os.getuid()}-"
+    return f"{NAME_PREFIX}-{os.geteuid()}-"
 
 
 def remove_stale():
@@ -162,7 +186,7 @@ def remove_stale():
         except OSError:
             continue
         try:
-            if os.fstat(descriptor).st_uid != os.getuid():
+            if os.fstat(descriptor).st_uid != os.geteuid():
                 continue
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Between creating and locking a living creator's file is unlocked too: an empty file
@@ -185,18 +209,41 @@ def _file_age(facts):
     return time.time() - facts.st_mtime
 
 
-def _open_shared(name, int flags):
-    """Descriptor of a shared memory object. All that goes wrong is an OSError."""
+def _open_named(name, int flags):
+    """Descriptor of a file in /dev/shm. All that goes wrong is an OSError."""
     try:
         return posix_ipc.SharedMemory(name, flags, mode=0o600, size=0).fd
     except posix_ipc.ExistentialError as error:
+        if flags:
+            raise OSError(errno.EEXIST, f"{name}: {error}")
         raise OSError(errno.ENOENT, f"{name}: {error} (are the ranks in different containers?)")
     except posix_ipc.Error as error:
         raise OSError(errno.EACCES, f"{name}: {error}")
 
 
+def _open_memfd(name):
+    """Descriptor of another process's memfd, by its name in /proc. OSError if it is none of ours.
+
+    Looked at before it is opened: in another PID namespace the number may stand for anything.
+    """
+    if not os.readlink(name).startswith(f"/memfd:{MEMFD_NAME}"):
+        raise OSError(errno.EINVAL, f"{name} is no segment (do the ranks share /proc?)")
+    descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS:
+            raise OSError(errno.EPERM, f"{name} is not sealed against shrinking")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 cdef class Mapping:
     """One rank's view of the segment: created by one rank, attached to by the others.
+
+    Two kinds of memory: ``shm``, a file in /dev/shm that has a name until all ranks have mapped
+    it; ``memfd``, a file without a name that the others open through the creator's /proc entry:
+    not bound by the size of /dev/shm, and sealed, so that nobody can shrink it under its users.
 
     Closing unmaps in this process only. After ``fork`` the child's copy does nothing when it is
     destroyed, except giving its own address space back.
@@ -210,19 +257,17 @@ cdef class Mapping:
         compute_layout(&self.layout, ranks, config.banks, config.segments, config.segment_size,
                        config.inline_size, config.rooted_inline_size, config.stream_size)
 
-    def create(self, bytes nonce):
-        """Make the file: random name, exclusive, mode 0600, full (sparse) size. Returns its name.
+    def create(self, bytes nonce, str kind="shm"):
+        """Make the file, of ``kind`` shm or memfd and of full (sparse) size. Returns its name.
 
-        Raises OSError (also ENOSPC when not even the header's page can be reserved).
+        In /dev/shm: random name, exclusive, mode 0600. Raises OSError (also ENOSPC when not even
+        the header's page can be reserved).
         """
-        self.name = name_prefix() + os.urandom(8).hex()
-        _names_in_use.add(self.name)
-        self.descriptor = _open_shared(self.name, posix_ipc.O_CREX)
-        self.linked = True
-        # flock for the name's life (any process may test it), fcntl locks for the ranks' lives.
-        fcntl.flock(self.descriptor, fcntl.LOCK_SH)
-        os.set_inheritable(self.descriptor, False)
-        os.ftruncate(self.descriptor, self.layout.total)
+        self.kind = kind
+        if kind == "shm":
+            self._create_named()
+        else:
+            self._create_memfd()
         os.posix_fallocate(self.descriptor, 0, self.layout.header)
         self._map()
         header = _HEADER.pack(_MAGIC, nonce, self.layout.total, self.layout.ranks,
@@ -231,14 +276,36 @@ cdef class Mapping:
         self._hold_lock()
         return self.name
 
-    def attach(self, str name, bytes nonce):
-        """Map the file that another rank created; OSError unless it is that very file."""
+    cdef _create_named(self):
+        name = name_prefix() + os.urandom(8).hex()
+        self.descriptor = _open_named(name, posix_ipc.O_CREX)
         self.name = name
         _names_in_use.add(name)
-        self.descriptor = _open_shared(name, 0)
+        self.linked = True
+        # flock for the name's life (any process may test it), fcntl locks for the ranks' lives.
+        fcntl.flock(self.descriptor, fcntl.LOCK_SH)
         os.set_inheritable(self.descriptor, False)
+        os.ftruncate(self.descriptor, self.layout.total)
+
+    cdef _create_memfd(self):
+        self.descriptor = os.memfd_create(MEMFD_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.name = f"/proc/{os.getpid()}/fd/{self.descriptor}"
+        os.fchmod(self.descriptor, 0o600)
+        os.ftruncate(self.descriptor, self.layout.total)
+        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, SEALS)
+
+    def attach(self, str name, bytes nonce, str kind="shm"):
+        """Map the file that another rank created; OSError unless it is that very file."""
+        self.kind = kind
+        if kind == "shm":
+            self.descriptor = _open_named(name, 0)
+            os.set_inheritable(self.descriptor, False)
+            _names_in_use.add(name)
+        else:
+            self.descriptor = _open_memfd(name)
+        self.name = name
         facts = os.fstat(self.descriptor)
-        if facts.st_uid != os.getuid():
+        if facts.st_uid != os.geteuid():
             raise OSError(errno.EPERM, f"{name} belongs to another user")
         if <size_t> facts.st_size != self.layout.total:
             raise OSError(errno.EINVAL, f"{name} has {facts.st_size} bytes, "
@@ -367,6 +434,11 @@ cdef class Mapping:
     def streams_bytes(self):
         """Bytes of one rank's streams."""
         return self.layout.streams
+
+    @property
+    def bytes_per_rank(self):
+        """Bytes of one rank's whole range."""
+        return self.layout.stride
 
     @property
     def bytes_total(self):

@@ -1,12 +1,14 @@
 """Which algorithm, radices and section size for (collective, bytes, ranks). Knows nothing of MPI.
 
-Order of authority (DESIGN section 9): an explicit setting, then the built-in defaults below. The
-result is a table per collective, made once per communicator on every rank from rank 0's settings,
-so that all ranks choose alike.
+Order of authority (DESIGN section 9): an explicit setting; a decision table that `smcoll tune`
+measured for this number of ranks; the performance model with the parameters that it measured; the
+built-in defaults below. The result is a table per collective, made once per communicator on every
+rank from rank 0's settings and table, so that all ranks choose alike.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from .algos import ALGORITHMS, IN_RANK_ORDER, RADICES
@@ -31,12 +33,55 @@ class Decision:
     segments: int  # of a bank that are used in turn
     pipelined: bool
     reason: str
+    arity: int = 2             # LHS's n: its best, by their model and measurements
+    points: tuple = ()         # what was measured: (bytes, predicted µs or None, measured µs)
+
+    def evidence(self, nbytes: int) -> tuple[float | None, float | None]:
+        """(predicted, measured) µs of the measured size that is nearest, None where there is none.
+
+        A model's own row has predictions, and measurements only of other numbers of ranks: none.
+        """
+        if not self.points:
+            return None, None
+        nearest = min(self.points, key=lambda point: abs(
+            math.log((point[0] + 1) / (nbytes + 1))))
+        return nearest[1], nearest[2]
 
 
-def defaults(collective: str, ranks: int, oversubscribed: bool) -> list[tuple[int, str, int, int]]:
+# Dissemination gives ranks results that differ in their last bits (DESIGN rule 7): by name only.
+# Shared heaps: where the ranks have them (with_heaps), whatever was measured without.
+NEVER_BY_ITSELF = {("allreduce", "dissemination"),
+                   *((collective, SHARED_HEAP) for collective in ALGORITHMS)}
+REASONS = {"table": "decision table measured by smcoll tune",
+           "model": "performance model with this machine's parameters"}
+
+
+def across_domains(collective: str) -> list[tuple[int, str, int, int]]:
+    """Built-in rows where ranks lie in several domains: few bytes cross their boundaries.
+
+    After LHS 3.3: a tree for short vectors, tiles for long ones; the limit between them is where
+    LHS found it (16 KB and 14 KB), and not measured by us.
+    """
+    return {
+        "barrier": [(UNLIMITED, "hierarchical", 0, ALL_SEGMENTS)],
+        "bcast": [(UNLIMITED, "two_stage", 64 * KIB, ALL_SEGMENTS)],
+        "reduce": [(16 * KIB, "n_ary", 32 * KIB, ALL_SEGMENTS),
+                   (UNLIMITED, "tiled_hierarchical", 64 * KIB, ALL_SEGMENTS)],
+        "allreduce": [(16 * KIB, "reduce_broadcast", 16 * KIB, ALL_SEGMENTS),
+                      (UNLIMITED, "tiled_hierarchical", 64 * KIB, ALL_SEGMENTS)],
+    }.get(collective, [])
+
+
+def defaults(collective: str, ranks: int, oversubscribed: bool,
+             domains: int = 1) -> list[tuple[int, str, int, int]]:
     """Built-in rows (up_to, algorithm, section bytes, segments of a bank), measured on 2 cores:
     docs/performance.md.
+
+    ``domains``: how many parts of the hardware the ranks lie in. Where each has one of its own,
+    there is nothing to save.
     """
+    if 1 < domains < ranks and (rows := across_domains(collective)):
+        return rows
     # Where all ranks post data at once, more than two ranks' rings of many segments don't fit the
     # caches.
     few = ALL_SEGMENTS if ranks <= 2 else 2
@@ -76,15 +121,20 @@ def default_radix(ranks: int, oversubscribed: bool) -> int:
 
 
 def decide(config, ranks: int, oversubscribed: bool,
+           domains: int = 1, table: dict | None = None,
            heaps: bool = False) -> dict[str, list[Decision]]:
-    """The decision tables of a communicator. ``heaps``: its ranks share heaps."""
+    """The decision tables of a communicator.
+
+    ``domains``: how many parts of the hardware its ranks lie in. ``table``: what
+    ``tables.for_ranks`` gave on rank 0. ``heaps``: the ranks share heaps.
+    """
     tables = {}
     radix = default_radix(ranks, oversubscribed)
     for collective, names in ALGORITHMS.items():
         # A collective with one algorithm has no setting.
         wanted = getattr(config, collective, "auto")
         if wanted == "auto":
-            rows = defaults(collective, ranks, oversubscribed)
+            rows = defaults(collective, ranks, oversubscribed, domains)
             reason = "built-in default" + (", ranks outnumber CPUs" if oversubscribed else "")
         else:
             rows = [(UNLIMITED, wanted, config.segment_size, ALL_SEGMENTS)]
@@ -100,12 +150,31 @@ def decide(config, ranks: int, oversubscribed: bool,
                 segments=min(segments, config.segments),
                 pipelined=config.pipeline,
                 reason=reason,
+                arity=config.arity,
             )
             for up_to, name, section, segments in rows
         ]
+        if wanted == "auto" and table is not None and collective in table["rows"]:
+            usual = tables[collective][-1]
+            tables[collective] = [
+                measured_row(usual, config, names, row, REASONS[table["source"]])
+                for row in table["rows"][collective]]
         if heaps and wanted == "auto" and SHARED_HEAP in names:
             tables[collective] = with_heaps(tables[collective], names, config.heap_threshold)
     return tables
+
+
+def measured_row(usual: Decision, config, names: tuple[str, ...], row: list,
+                 reason: str) -> Decision:
+    """A row of a table or of the model. Radices that were set count; what the row does not say is
+    that of the default for long messages, with which it was measured.
+    """
+    up_to, name, fan_in, fan_out, section, points = row
+    return replace(
+        usual, up_to=up_to, algorithm=name, number=names.index(name),
+        fan_in=config.fan_in or fan_in, fan_out=config.fan_out or fan_out,
+        section_bytes=min(section, config.segment_size), reason=reason,
+        points=tuple(tuple(point) for point in points))
 
 
 def with_heaps(rows: list[Decision], names: tuple[str, ...], threshold: int) -> list[Decision]:
@@ -114,7 +183,8 @@ def with_heaps(rows: list[Decision], names: tuple[str, ...], threshold: int) -> 
     if threshold > 1:
         below.append(replace(decision_in(rows, threshold - 1), up_to=threshold - 1))
     return [*below, replace(rows[-1], algorithm=SHARED_HEAP, number=names.index(SHARED_HEAP),
-                            up_to=UNLIMITED, section_bytes=64 * KIB, reason="shared heaps")]
+                            up_to=UNLIMITED, section_bytes=64 * KIB, points=(),
+                            reason="shared heaps")]
 
 
 def decision_in(rows: list[Decision], nbytes: int) -> Decision:
@@ -147,7 +217,7 @@ def in_rank_order(tables: dict[str, list[Decision]], collective: str, nbytes: in
 
 
 def override(decision: Decision, collective: str, algorithm=None, fan_in=None, fan_out=None,
-             section_bytes=None, pipelined=None) -> Decision:
+             section_bytes=None, pipelined=None, arity=None) -> Decision:
     """The same row with an algorithm or radices of the caller's. ValueError for unknown ones."""
     changes = {}
     if algorithm is not None:
@@ -156,11 +226,12 @@ def override(decision: Decision, collective: str, algorithm=None, fan_in=None, f
             raise ValueError(f"{algorithm!r} is no {collective} algorithm "
                              f"(one of {', '.join(names)})")
         changes.update(algorithm=algorithm, number=names.index(algorithm))
-    for name, value in (("fan_in", fan_in), ("fan_out", fan_out)):
+    for name, value, least in (("fan_in", fan_in, 1), ("fan_out", fan_out, 1),
+                               ("arity", arity, 2)):
         if value is None:
             continue
-        if not 1 <= value <= 255:
-            raise ValueError(f"{name}={value} is no radix between 1 and 255")
+        if not least <= value <= 255:
+            raise ValueError(f"{name}={value} is not between {least} and 255")
         if name not in RADICES.get((collective, algorithm or decision.algorithm), ()):
             raise ValueError(f"{collective} {algorithm or decision.algorithm} has no {name} radix")
         changes[name] = value

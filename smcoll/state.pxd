@@ -5,6 +5,9 @@ cdef class State:
     cdef Engine engine
     cdef readonly object config
     cdef readonly object reason
+    cdef readonly object name
+    cdef object failure        # what made its set-up end on this rank alone
+    cdef bint in_set_up
     cdef bint established
     cdef bint owned            # the handle was made by smcoll, for the object that it returned
     cdef bint closed           # the handle was freed, or the object given up

@@ -4,13 +4,16 @@ All Python objects with one handle share one engine (DESIGN rule 15).
 """
 
 import atexit
+import os
 import weakref
 
 from mpi4py import MPI
 
 from smcoll.engine cimport Engine
 
+from smcoll import progress, waiting_report
 from smcoll.config import Config
+from smcoll.errors import Error, SegmentError, TopologyError
 from smcoll.establish import establish
 from smcoll.report import Report
 
@@ -34,10 +37,29 @@ cdef class State:
     cdef make(self, comm):
         if self.closed:
             raise MPI.Exception(MPI.ERR_COMM)
-        self.engine, self.config, self.reason = establish(comm, self.config)
+        if self.failure is not None:
+            raise Error(self.failure)
+        if self.in_set_up:
+            raise Error("this communicator is being set up (by a second thread, or by the code "
+                        "that a signal handler interrupted): one call at a time")
+        self.in_set_up = True
+        try:
+            self.engine, self.config, self.reason = establish(comm, self.config)
+        except (SegmentError, TopologyError):
+            raise                  # all ranks alike: the next call tries again
+        except BaseException as error:
+            self.failure = ("this communicator can't be used: its set-up ended on this rank with "
+                            f"{type(error).__name__}")
+            raise
+        finally:
+            self.in_set_up = False
         self.established = True
+        self.name = comm.Get_name()
         if self.config.verbose:
             _report.announce(comm, self.reason)
+        if self.config.report_signal:
+            waiting_report.arrange(self.config.report_signal, _who_waits)
+        progress.before_finalize(_leave_all)
         _live_states.add(self)
 
     cdef attach_to(self, comm):
@@ -78,12 +100,39 @@ _live_states = weakref.WeakSet()
 _report = Report()
 
 
-@atexit.register
+def _disown_all():
+    # Parent and child would be one rank.
+    cdef State state
+    for state in list(_live_states):
+        if state.engine is not None:
+            state.engine.disown()
+    _live_states.clear()
+    _report.sums.clear()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+
+
 def _leave_all():
     # So that a peer which still waits learns that this rank ended in good order.
     for state in list(_live_states):
         state.close()
+
+
+@atexit.register
+def _end():
+    _leave_all()
     _report.print_table()
+
+
+def _who_waits():
+    """For each communicator in use: its name and its ranks as ``Engine.observe`` sees them."""
+    cdef State state
+    observed = []
+    for state in list(_live_states):
+        if state.engine is not None and not state.engine.closed:
+            observed.append((state.name, state.engine.rank, state.engine.observe()))
+    return observed
 
 
 def _forget(comm, keyval, state):

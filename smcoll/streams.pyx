@@ -28,7 +28,7 @@ call has the same message, and which therefore reads it.
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
-from smcoll.atomics cimport load_acquire, store_release
+from smcoll.atomics cimport load_acquire, load_relaxed, store_release
 from smcoll.barrier cimport (
     AGAIN, DONE, FAILED_MISMATCH, Team, publish_length, reached, same_kind_of_call, wait_until,
 )
@@ -165,7 +165,8 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
             return FAILED_MISMATCH
         if not message.begun:
             message.begun = True
-            message.nbytes = line.nbytes
+            # Read once: what is checked here and what is used below are one value (DESIGN rule 10).
+            message.nbytes = load_relaxed(&line.nbytes)
             message.place = STAGED
             if not in_cell(team, message.nbytes):
                 memcpy(&message.place, line.payload, sizeof(uint64_t))

@@ -1,8 +1,22 @@
 from smcoll.pipeline cimport Call, Section
 
+cdef enum:
+    LINE = 64                  # tiles are cut at cache lines
+
+
+# Where part `part` of `parts` of a vector begins, in bytes; `part` = parts: its end. An element
+# whose size does not divide a line is not cut.
+cdef inline size_t cut(size_t nbytes, size_t element_size, int parts, int part) noexcept nogil:
+    cdef size_t unit = LINE if LINE % element_size == 0 else element_size
+    cdef size_t units = (nbytes + unit - 1) // unit
+    cdef size_t at = units * <size_t> part // <size_t> parts * unit
+    return at if at < nbytes else nbytes
+
 
 cdef int copy_in_others(Call *call, Section *section) noexcept nogil
 cdef int reduce_own_slice_for_all(Call *call, Section *section) noexcept nogil
 cdef int reduce_own_slice_for_root(Call *call, Section *section) noexcept nogil
+cdef int reduce_cyclically_for_all(Call *call, Section *section) noexcept nogil
+cdef int reduce_cyclically_for_root(Call *call, Section *section) noexcept nogil
 cdef int copy_out_others(Call *call, Section *section) noexcept nogil
 cdef int copy_out_at_root(Call *call, Section *section) noexcept nogil

@@ -1,6 +1,8 @@
-"""The tiled reduction of LHS 2.4, staged: each rank reduces one slice of all vectors at once.
+"""The tiled reduction of LHS 2.4, staged: each rank reduces one slice of all vectors.
 
-Shared by Allreduce and Reduce. Operands are combined in rank order.
+Shared by Allreduce and Reduce. The naive form reduces all vectors at once, in rank order. The
+cyclic form (Mamidala et al. 2008, LHS 3.2) takes them one after the other, beginning with the next
+rank's: at any time all ranks read from different ones.
 """
 
 from libc.string cimport memcpy
@@ -12,17 +14,19 @@ from smcoll.pipeline cimport Call, Section, deliver, heard, heard_all, post, reg
 cdef enum:
     STEP_IN = 1                # our vector, but for our own slice, is in our region
     STEP_RESULT = 2            # our slice of the result is
-    LINE = 64                  # slices are cut at cache lines
     STRIP = 8192               # bytes reduced before they are copied
 
 
-# Start of `rank`'s slice in bytes; `rank` = ranks gives the end of the last one. An element whose
-# size does not divide a line is not cut.
+def bounds(size_t nbytes, size_t element_size, int parts, int part):
+    """(begin, end) of part ``part`` of ``parts`` of a vector, in bytes."""
+    if not (0 <= part < parts and element_size > 0):
+        raise ValueError(f"no part {part} of {parts}")
+    return (cut(nbytes, element_size, parts, part), cut(nbytes, element_size, parts, part + 1))
+
+
+# Start of `rank`'s slice in bytes; `rank` = ranks gives the end of the last one.
 cdef inline size_t tile(Call *call, Section *section, int rank) noexcept nogil:
-    cdef size_t unit = LINE if LINE % call.element_size == 0 else call.element_size
-    cdef size_t units = (section.nbytes + unit - 1) // unit
-    cdef size_t at = units * <size_t> rank // <size_t> call.team.size * unit
-    return at if at < section.nbytes else section.nbytes
+    return cut(section.nbytes, call.element_size, call.team.size, rank)
 
 
 cdef int copy_in_others(Call *call, Section *section) noexcept nogil:
@@ -88,6 +92,48 @@ cdef int reduce_own_slice_for_root(Call *call, Section *section) noexcept nogil:
         reduce_slice(call, section, region(call, section, rank) + begin, begin, end)
         post(call, section, STEP_RESULT)
     return DONE
+
+
+cdef int reduce_cyclically(Call *call, Section *section, char *out, size_t begin,
+                           size_t end) noexcept nogil:
+    """The own slice of one rank after the other, as they come in, onto the own data."""
+    cdef const void *operands[2]
+    cdef int other, status
+    while section.progress < call.team.size - 1:
+        other = next_rank(call.team, section.progress + 1)
+        status = heard(call, section, other, STEP_IN)
+        if status != DONE:
+            return status
+        operands[0] = call.send + section.offset + begin if section.progress == 0 else out
+        operands[1] = region(call, section, other) + begin
+        reduce_operands(call.operation, out, operands, 2, (end - begin) // call.element_size)
+        section.progress += 1
+    return DONE
+
+
+cdef int reduce_cyclically_for_all(Call *call, Section *section) noexcept nogil:
+    """Into the own region for the others to read, then to the user."""
+    cdef int rank = call.team.rank, status
+    cdef size_t begin = tile(call, section, rank), end = tile(call, section, rank + 1)
+    cdef char *own = region(call, section, rank)
+    status = reduce_cyclically(call, section, own + begin, begin, end)
+    if status != DONE:
+        return status
+    post(call, section, STEP_RESULT)
+    deliver(call, section.offset + begin, own + begin, end - begin)
+    return DONE
+
+
+cdef int reduce_cyclically_for_root(Call *call, Section *section) noexcept nogil:
+    """The same where only the root wants the result; its own slice goes straight to the user."""
+    cdef int rank = call.team.rank, status
+    cdef size_t begin = tile(call, section, rank), end = tile(call, section, rank + 1)
+    if rank == call.root:
+        return reduce_cyclically(call, section, call.recv + section.offset + begin, begin, end)
+    status = reduce_cyclically(call, section, region(call, section, rank) + begin, begin, end)
+    if status == DONE:
+        post(call, section, STEP_RESULT)
+    return status
 
 
 cdef int copy_out_others(Call *call, Section *section) noexcept nogil:

@@ -1,7 +1,11 @@
 """pytest's hooks: tests marked ``mpi`` run inside mpiexec jobs (see harness.py)."""
 
+import os
 import sys
 from pathlib import Path
+
+# What somebody measured on this machine must not decide what tests see.
+os.environ["SMCOLL_TABLE"] = "off"
 
 # So that test modules can `import harness` with every import mode, outside and inside the jobs.
 TESTS = str(Path(__file__).resolve().parent)
@@ -22,7 +26,7 @@ if not harness.inside_job():
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true",
                      help="also run the tests marked slow (other projects' tests, fetched from "
-                     "PyPI)")
+                     "PyPI; large models, ThreadSanitizer and planted bugs)")
 
 
 def pytest_configure(config):

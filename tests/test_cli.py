@@ -377,7 +377,8 @@ def test_peers_without_smcoll_or_named_twice_are_refused(tmp_path):
 def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
     result = smcoll("sweep", "-n", 3, "--sizes", "8,8K", "--collectives", "bcast,allreduce",
-                    "--fan-in", "1,2,3", "--fan-out", "2", "--segment-sizes", "4K,16K",
+                    "--fan-in", "1,2,3", "--fan-out", "2", "--arity", "2,3,4",
+                    "--segment-sizes", "4K,16K",
                     "--budget", 0.002, "--json", folder / "out.json", "--plot", folder / "out.svg")
     return result, json.loads((folder / "out.json").read_text()), folder / "out.svg"
 
@@ -386,15 +387,17 @@ def test_sweep_measures_every_variant(swept):
     rows = swept[1]["rows"]
     assert {row["valid"] for row in rows} == {True}
     for segment_size in (4096, 16384):
-        variants = [(row["algorithm"], row.get("fan_in"), row.get("fan_out")) for row in rows
+        variants = [(row["algorithm"], *(row[name] for name in ("fan_in", "fan_out", "arity")
+                                         if name in row)) for row in rows
                     if row["collective"] == "allreduce" and row["bytes"] == 8
                     and row["segment_size"] == segment_size]
         # Two children at most: a radix of 3 is the same tree as one of 2.
         assert variants == [
-            ("all_read", None, None), ("fan_in_fan_out", 1, 2), ("fan_in_fan_out", 2, 2),
-            ("recursive_doubling", None, None), ("recursive_halving", None, None),
-            ("tiled", None, None)]
-    assert len(rows) == 2 * 2 * (6 + 1)
+            ("all_read",), ("fan_in_fan_out", 1, 2), ("fan_in_fan_out", 2, 2),
+            ("recursive_doubling",), ("recursive_halving",), ("tiled",), ("reduce_broadcast", 2),
+            ("reduce_broadcast", 3), ("dissemination",), ("tiled_cyclic",),
+            ("tiled_hierarchical", 2), ("tiled_hierarchical", 3)]
+    assert len(rows) == 2 * 2 * (12 + 6)
 
 
 def test_sweep_prints_the_fastest_of_each_size(swept):
@@ -415,6 +418,7 @@ def test_sweep_figure_has_time_against_size_and_against_radix(swept):
     (["--collectives", "gather"], "choice of algorithms"),
     (["--fan-in", "0"], "numbers of children"),
     (["--fan-out", "2,x"], "numbers of children"),
+    (["--arity", "1,2"], "n of at least 2"),
     (["--segment-sizes", "4Q"], "not a number of bytes"),
     (["--algorithms", "magic"], "magic"),
 ])

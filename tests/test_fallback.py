@@ -1,53 +1,35 @@
 """No shared memory: one warning, right results through MPI; with strict=True a SegmentError.
 
+And no room in /dev/shm: memory without a name.
+
 The ranks start MPI as usual and then enter a mount namespace with a /dev/shm of 1 MB of their own
 (rank 0 makes it), so that only smcoll meets the small one.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import textwrap
 
+import own_dev_shm
 import pytest
 from programs import run_ranks
 
 import smcoll
 
 SMALL_DEV_SHM = """
-    import ctypes, os, sys
+    import os
     import numpy as np
     from mpi4py import MPI
+    from own_dev_shm import mount_for_all, mount_for_this_process
 
     world = MPI.COMM_WORLD
     # MPI attaches to its own shared memory now, while /dev/shm is the usual one.
     world.Alltoall(np.zeros(world.size, "i"), np.zeros(world.size, "i"))
     world.Allreduce(np.zeros(100_000), np.zeros(100_000))
     world.Allgather(np.zeros(4096, "B"), np.zeros(4096 * world.size, "B"))
-    libc = ctypes.CDLL(None, use_errno=True)
-    CLONE_FS, CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x200, 0x20000, 0x4000, 0x40000
-
-    def checked(result):
-        if result != 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-    def mount_own(size):
-        checked(libc.unshare(CLONE_NEWNS))
-        checked(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
-        checked(libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=" + size.encode()))
 
     def small_dev_shm(size):
-        if world.rank == 0:
-            mount_own(size)
-        pid = world.allgather(os.getpid())[0]
-        if world.rank != 0:
-            checked(libc.unshare(CLONE_FS))      # a thread of a process may not else change over
-            descriptor = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
-            checked(libc.setns(descriptor, CLONE_NEWNS))
-            os.close(descriptor)
-        world.Barrier()
+        mount_for_all(world, size)
 
     import smcoll
 
@@ -64,20 +46,14 @@ SMALL_DEV_SHM = """
 """
 
 
-def can_mount() -> bool:
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        return False
-    probe = ["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/dev/shm"]
-    return subprocess.run(probe, capture_output=True).returncode == 0
-
-
 needs_mount = pytest.mark.skipif(
-    not can_mount(), reason="needs root and mount namespaces to make a small /dev/shm"
+    not own_dev_shm.possible(), reason="needs root and mount namespaces to make a small /dev/shm"
 )
 
 
-def run_small(ranks: int, text: str):
-    result = run_ranks(ranks, textwrap.dedent(SMALL_DEV_SHM) + textwrap.dedent(text))
+def run_small(ranks: int, text: str, memory: str = "shm"):
+    result = run_ranks(ranks, textwrap.dedent(SMALL_DEV_SHM) + textwrap.dedent(text),
+                       environment={"SMCOLL_MEMORY": memory})
     assert result.returncode == 0, result.stdout + result.stderr
     # Launchers may put the ranks' lines into each other.
     assert result.stdout.count("end") == ranks, result.stdout + result.stderr
@@ -182,7 +158,7 @@ def test_fills_up_while_in_use():
 def test_ranks_that_do_not_share_dev_shm():
     """Each rank has a /dev/shm of its own, as in containers: seen, and a fallback."""
     warnings = run_small(3, """
-        mount_own("64m")
+        mount_for_this_process("64m")
         with smcoll.Comm(world) as comm:
             use(comm)
             assert comm.engine is None
@@ -190,6 +166,23 @@ def test_ranks_that_do_not_share_dev_shm():
         print("end")
         """)
     assert len(warnings) == 1, warnings
+
+
+@needs_mount
+@pytest.mark.parametrize("dev_shm", ['small_dev_shm("1m")', 'mount_for_this_process("64m")'])
+def test_memfd_where_dev_shm_is_small_or_not_shared(dev_shm):
+    """The second choice before MPI: memory without a name, through /proc."""
+    warnings = run_small(3, f"""
+        {dev_shm}
+        with smcoll.Comm(world) as comm:
+            use(comm)
+            assert comm.gather(comm.rank) == ([0, 1, 2] if comm.rank == 0 else None)
+            assert comm.explain("allreduce", nbytes=80_000).path == "shared memory"
+            assert comm.engine.segment_name.startswith("/proc/")
+            assert os.listdir("/dev/shm") == []
+        print("end")
+        """, "auto")
+    assert warnings == []
 
 
 @pytest.mark.mpi(3)

@@ -17,6 +17,7 @@ import smcoll
 from smcoll import segment
 
 PAGE = os.sysconf("SC_PAGESIZE")
+SEGMENTS = ("/dev/shm/smcoll-", "/memfd:smcoll")
 
 
 def mappings() -> list[tuple[int, str]]:
@@ -24,7 +25,7 @@ def mappings() -> list[tuple[int, str]]:
     found = []
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(None, 5)
-        if len(fields) == 6 and fields[5].startswith("/dev/shm/smcoll-"):
+        if len(fields) == 6 and fields[5].startswith(SEGMENTS):
             start, end = (int(number, 16) for number in fields[0].split("-"))
             found.append((end - start, fields[5]))
     return found
@@ -35,7 +36,7 @@ def segment_files() -> list[os.stat_result]:
     files = []
     for entry in os.scandir("/proc/self/fd"):
         try:
-            if os.readlink(entry.path).startswith("/dev/shm/smcoll-"):
+            if os.readlink(entry.path).startswith(SEGMENTS):
                 files.append(os.stat(entry.path))
         except OSError:
             continue
@@ -253,6 +254,42 @@ def test_fork(comm_world):
         time.sleep(0.05)
         comm.Barrier()
         allreduce(comm)
+
+
+@pytest.mark.parametrize("kind", ["shm", "memfd"])
+def test_the_lock_says_who_is_alive(kind):
+    """Of a stopped process, too, and not of one that was killed, zombie or not."""
+    nonce = bytes(segment.NONCE_BYTES)
+    mapping = segment.Mapping(0, 2, smcoll.Config())
+    name = mapping.create(nonce, kind)
+    attached, say = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            peer = segment.Mapping(1, 2, smcoll.Config())
+            peer.attach(name, nonce, kind)
+            os.write(say, b"!")
+            time.sleep(100)
+        finally:
+            os._exit(1)
+    try:
+        os.close(say)
+        assert os.read(attached, 1) == b"!"
+        assert mapping.is_alive(1)
+        os.kill(child, signal.SIGSTOP)
+        os.waitpid(child, os.WUNTRACED)
+        assert mapping.is_alive(1)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    try:
+        assert not mapping.is_alive(1)  # a zombie
+        os.waitpid(child, 0)
+        assert not mapping.is_alive(1)
+    finally:
+        os.close(attached)
+        mapping.unlink()
+        mapping.close()
 
 
 @pytest.mark.mpi(1, 2)

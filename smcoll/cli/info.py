@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import config as configuration
-from .. import kernels, launch, node, select
+from .. import kernels, launch, node, select, tables
 from ..segment import memory_cost
 from . import info_topology
 from .output import write_json
@@ -76,7 +76,7 @@ def machine_facts() -> dict:
     quota, headroom = node.cpu_quota(), node.memory_headroom()
     return {
         "system": f"{platform.system()} {platform.release()}",
-        "processor": processor_name(),
+        "processor": node.processor(),
         "cores": len(launch.cores(node.allowed_cpus())),
         "affinity": node.allowed_cpus(),
         "cpu_quota": None if math.isinf(quota) else quota,
@@ -101,21 +101,12 @@ def smcoll_version() -> str:
     return __version__
 
 
-def processor_name() -> str:
-    """The processor's name as /proc/cpuinfo has it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
 def gather(ranks: int) -> dict:
     """Everything that `smcoll info` shows, for JSON."""
     settings = configuration.Config()
     crowded = launch.crowded(ranks)
-    tables = select.decide(settings, ranks, crowded)
+    chosen = tables.for_ranks(settings, ranks, crowded)
+    rows_of = select.decide(settings, ranks, crowded, table=chosen)
     return {
         "versions": versions(),
         "mpi": mpi_facts(),
@@ -133,11 +124,12 @@ def gather(ranks: int) -> dict:
             collective: [
                 {"up_to": None if row.up_to == select.UNLIMITED else row.up_to,
                  "algorithm": row.algorithm, "fan_in": row.fan_in, "fan_out": row.fan_out,
+                 "arity": row.arity,
                  "section_bytes": row.section_bytes, "segments": row.segments,
                  "reason": row.reason}
                 for row in rows
             ]
-            for collective, rows in tables.items()
+            for collective, rows in rows_of.items()
         },
     }
 

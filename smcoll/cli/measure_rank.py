@@ -9,8 +9,9 @@ from pathlib import Path
 from .compare_job import CompareTask
 from .run_program import end_job
 from .sweep_job import SweepTask
+from .tune_job import TuneTask
 
-TASKS = {task.kind: task for task in (CompareTask, SweepTask)}
+TASKS = {task.kind: task for task in (CompareTask, SweepTask, TuneTask)}
 
 
 def rank_main(folder: str) -> None:

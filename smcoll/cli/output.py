@@ -224,21 +224,28 @@ def plot_sweep(file: Path, rows: list[dict], title: str) -> None:
     figure.savefig(file, dpi=150)
 
 
+# What an algorithm's parameters are called in figures.
+RADIX_NAMES = {"fan_in": "fan-in", "fan_out": "fan-out", "arity": "n of n-ary tree"}
+
+
 def draw_radices(panel, rows: list[dict]) -> None:
     """Time against radix, for trees, at the best segment size; 1 is each message size's best."""
-    name = next((name for name in ("fan_in", "fan_out") if any(name in row for row in rows)), None)
-    panel.set(xlabel=f"{name.replace('_', '-')} radix" if name else "no tree was swept",
+    names = [name for name in RADIX_NAMES if any(name in row for row in rows)]
+    panel.set(xlabel="radix" if names else "no tree was swept",
               ylabel="time / time of the best radix")
-    if name is None:
+    if not names:
         return
-    for number, nbytes in enumerate(sorted({row["bytes"] for row in rows})):
+    cases = [(name, nbytes) for name in names
+             for nbytes in sorted({row["bytes"] for row in rows if name in row})]
+    for number, (name, nbytes) in enumerate(cases):
         times: dict[int, float] = {}
         for row in rows:
             if row["bytes"] == nbytes and name in row:
                 times[row[name]] = min(row["smcoll_us"], times.get(row[name], float("inf")))
         radices = sorted(times)
         best = min(times.values())
-        panel.plot(radices, [times[radix] / best for radix in radices], label=f"{nbytes} B",
-                   markersize=4, **STYLES[number % len(STYLES)])
+        panel.plot(radices, [times[radix] / best for radix in radices],
+                   label=f"{RADIX_NAMES[name]}, {nbytes} B", markersize=4,
+                   **STYLES[number % len(STYLES)])
     panel.grid(True, which="major", linewidth=0.4)
     panel.legend(fontsize="small")

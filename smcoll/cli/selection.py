@@ -123,6 +123,14 @@ def radices(option: str, text: str) -> list[int]:
     return chosen
 
 
+def arities(option: str, text: str) -> list[int]:
+    """``2,4,8`` -> the n of n-ary trees."""
+    chosen = radices(option, text)
+    if min(chosen) < 2:
+        raise typer.BadParameter(f"{option} {text}: an n-ary tree has n of at least 2")
+    return chosen
+
+
 def root(text: str) -> int:
     """``rotate`` -> -1, or a rank."""
     if text == "rotate":

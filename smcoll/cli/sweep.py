@@ -12,10 +12,11 @@ from rich.table import Table
 
 from .. import launch
 from . import jobs, output, selection
+from .output import RADIX_NAMES
 from .sweep_job import SweepTask, name_of
 
-# Those whose algorithm and radices can be given with the call.
-COLLECTIVES = ("barrier", "bcast", "reduce", "allreduce")
+# Those that have several algorithms.
+COLLECTIVES = ("barrier", "bcast", "reduce", "allreduce", "reduce_scatter", "scatter")
 
 
 def sweep_command(
@@ -37,6 +38,9 @@ def sweep_command(
         metavar="N[,N...]", help="Radices of fan-in trees (children).")] = "2,3,4,5,6,7,8,12,16",
     fan_out: Annotated[str, typer.Option(
         metavar="N[,N...]", help="Radices of fan-out trees (children).")] = "2,3,4,5,6,7,8,12,16",
+    arity: Annotated[str, typer.Option(
+        metavar="N[,N...]", help="n of n-ary trees (n - 1 children in each round).",
+        )] = "2,3,4,5,6,7,8,12,16",
     segment_sizes: Annotated[str, typer.Option(
         metavar="BYTES[,BYTES...]", help="Bytes of a rank's data region in one segment.",
         )] = "4K,16K,64K,128K,256K",
@@ -66,8 +70,9 @@ def sweep_command(
 ) -> None:
     """Measure every algorithm with every radix and segment size, beside MPI's own collective.
 
-    Prints the fastest variant of each message size, as in the figures of Graham & Shipman 2008; the
-    files have them all. Started under mpiexec, it measures with the ranks of that job.
+    Prints the fastest variant of each message size, as in the figures of Graham & Shipman 2008 and
+    (n-ary trees, stages, tiles) of Li, Hoefler & Snir 2013; the files have them all. Started under
+    mpiexec, it measures with the ranks of that job.
     """
     names = selection.collectives(collectives)
     if fixed := [name for name in names if name not in COLLECTIVES]:
@@ -80,7 +85,7 @@ def sweep_command(
         {"budget": budget, "repetitions": repetitions, "iterations": iterations, "warmup": warmup,
          "validate": validate, "dtype": dtype.name, "root": selection.root(root)},
         [] if "auto" in wanted else wanted, selection.radices("--fan-in", fan_in),
-        selection.radices("--fan-out", fan_out),
+        selection.radices("--fan-out", fan_out), selection.arities("--arity", arity),
         selection.bytes_list("--segment-sizes", segment_sizes))
     if plot_file is not None:
         output.require_matplotlib()
@@ -125,7 +130,7 @@ def print_best(console: Console, rows: list[dict]) -> None:
         second = next((row for row in others if row["algorithm"] != best["algorithm"]), None)
         behind = (f"{second['smcoll_us'] / best['smcoll_us']:.2f} times as long "
                   f"({second['algorithm']})") if second else "-"
-        radices = {name: best[name] for name in ("fan_in", "fan_out") if name in best}
+        radices = {name: best[name] for name in RADIX_NAMES if name in best}
         table.add_row(
             str(ranks), layout, collective, str(nbytes), output.microseconds(best["smcoll_us"]),
             output.microseconds(best["mpi_us"]), output.ratio(best["ratio"], best["ratio_low"]),

@@ -24,6 +24,7 @@ class SweepTask:
     algorithms: list[str]  # none: all
     fan_in: list[int]
     fan_out: list[int]
+    arity: list[int]
     segment_sizes: list[int]
     thread_level: str = "multiple"
     config: dict = field(default_factory=dict)  # of smcoll.Config
@@ -37,9 +38,10 @@ class SweepTask:
             if algorithm == SHARED_HEAP:
                 continue  # here all arrays are private: compare --heap measures it
             names = RADICES.get((collective, algorithm), ())
-            # Radices beyond the number of children there can be are one flat tree.
-            radices = [sorted({min(radix, max(1, ranks - 1)) for radix in getattr(self, name)})
-                       for name in names]
+            # Beyond the number of children there can be a tree is flat; n counts the parent, too.
+            most = {"arity": max(2, ranks)}
+            radices = [sorted({min(radix, most.get(name, max(1, ranks - 1)))
+                               for radix in getattr(self, name)}) for name in names]
             for values in itertools.product(*radices):
                 found.append({"algorithm": algorithm, **dict(zip(names, values, strict=True))})
         return found

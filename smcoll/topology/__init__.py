@@ -31,7 +31,7 @@ _HOMES = {
     "split_with_roots": "communicators",
 }
 
-_MODULES = {"binding", "communicators", "drawing", "hardware", "levels", "network"}
+_MODULES = {"binding", "communicators", "domains", "drawing", "hardware", "levels", "network"}
 
 __all__ = sorted(_HOMES)
 

@@ -21,20 +21,17 @@ def read(root: Path = ROOT) -> list[tuple[str, frozenset[int]]]:
 
     ``root``: the folder that has the folders ``cpu`` and ``node``.
     """
-    online = _list(root / "cpu" / "online") or frozenset([0])
+    online = cpu_list(root / "cpu" / "online") or frozenset([0])
     objects = [("PU", frozenset([cpu])) for cpu in sorted(online)]
     for cpu in sorted(online):
         folder = root / "cpu" / f"cpu{cpu}"
-        for kind, names in _LEVELS.items():
-            cpus = next(filter(None, (_list(folder / "topology" / name) for name in names)), None)
+        for kind in _LEVELS:
+            cpus = cpus_of_level(folder, kind)
             if cpus:
                 objects.append((kind, cpus))
-        for cache in folder.glob("cache/index[0-9]*"):
-            cpus = _list(cache / "shared_cpu_list")
-            if cpus and _text(cache / "type") in ("Data", "Unified"):
-                objects.append((f"L{_text(cache / 'level')}Cache", cpus))
+        objects += [(f"L{level}Cache", cpus) for level, cpus in caches(folder)]
     for domain in (root / "node").glob("node[0-9]*"):
-        cpus = _list(domain / "cpulist")
+        cpus = cpu_list(domain / "cpulist")
         if cpus:
             objects.append(("NUMANode", cpus))
     packages = {cpus for kind, cpus in objects if kind == "Package"}
@@ -49,7 +46,22 @@ def _text(file: Path) -> str:
         return ""
 
 
-def _list(file: Path) -> frozenset[int]:
+def cpus_of_level(folder: Path, kind: str) -> frozenset[int]:
+    """The CPUs of the object of a level that has the CPU of this folder; none: unknown."""
+    lists = (cpu_list(folder / "topology" / name) for name in _LEVELS[kind])
+    return next(filter(None, lists), frozenset())
+
+
+def caches(folder: Path) -> list[tuple[str, frozenset[int]]]:
+    """(level, CPUs) of the data caches of the CPU of this folder."""
+    found = [(_text(cache / "level"), cpu_list(cache / "shared_cpu_list"))
+             for cache in folder.glob("cache/index[0-9]*")
+             if _text(cache / "type") in ("Data", "Unified")]
+    return [(level, cpus) for level, cpus in found if cpus]
+
+
+def cpu_list(file: Path) -> frozenset[int]:
+    """The CPUs that a file lists; none where it doesn't exist."""
     text = _text(file)
     try:
         return parse_cpus(text) if text else frozenset()

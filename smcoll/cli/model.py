@@ -1,0 +1,156 @@
+"""``smcoll model``: times and crossovers from the performance model, also of other machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import config, node, tables
+from ..model import machine as machines
+from ..model import parameters, predict
+from ..topology import hardware, synthetic
+from . import info, model_output, output, selection
+
+COLLECTIVES = ("barrier", "bcast", "reduce", "allreduce", "gather", "scatter", "allgather",
+               "alltoall", "reduce_scatter", "scan", "exscan")
+
+
+def model_command(
+    ranks: Annotated[str, typer.Option(
+        "-n", "--ranks", show_default="one for each core", metavar="N[,N...]",
+        help="Ranks, the first on the first core and so on.")] = "",
+    topology: Annotated[str, typer.Option(
+        metavar="LEVELS", show_default="this machine",
+        help='A synthetic machine such as "package:4 numa:1 l3:1 core:8".')] = "",
+    params: Annotated[str, typer.Option(
+        metavar="FILE", show_default="what `smcoll tune` measured here",
+        help="Latency, b and B of each level: a TOML file, or westmere.")] = "",
+    sizes: Annotated[str, typer.Option(
+        "-m", "--message-size", metavar="[MIN:]MAX", help="Message sizes in bytes.")] = "8:4M",
+    factor: Annotated[int, typer.Option(
+        min=2, help="From size to size: by this factor, and MAX itself.")] = 4,
+    size_list: Annotated[str, typer.Option(
+        "--sizes", metavar="BYTES[,BYTES...]", show_default="by -m and --factor",
+        help="These message sizes.")] = "",
+    collectives: Annotated[str, typer.Option(
+        metavar="NAME[,NAME...]", help=f"Of {', '.join(COLLECTIVES)}; or all.",
+        )] = "barrier,bcast,reduce,allreduce",
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE")] = None,
+    csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE")] = None,
+    plot_file: Annotated[Path | None, typer.Option(
+        "--plot", metavar="FILE", help="A figure (.png, .svg, .pdf); needs matplotlib.")] = None,
+) -> None:
+    """Predict the time of every algorithm, and where the fastest one changes.
+
+    Uses the equations of Li, Hoefler & Snir 2013 and what staging adds to them (docs/model.md).
+    Nothing is measured: with --topology and --params for machines that one does not have.
+    """
+    names = collectives_of(collectives)
+    chosen = selection.sizes(sizes, factor, size_list, 8)
+    if plot_file is not None:
+        output.require_matplotlib()
+    rows, changes = [], []
+    counts = selection.rank_counts(ranks) if ranks or not topology else [cores_of(topology)]
+    for count in counts:
+        machine = machine_of(topology, params, count)
+        rows += predictions(machine, names, chosen)
+        changes += crossovers_of(machine, names, chosen)
+    console = output.wide_console()
+    for count in counts:
+        console.print(model_output.predictions_table(
+            [row for row in rows if row["ranks"] == count],
+            f"{machine.parameters.name}, {topology or 'this machine'}, {count} ranks: "
+            "predicted µs"))
+    model_output.print_unknown(console, rows)
+    model_output.print_crossovers(console, changes)
+    meta = {"topology": topology or "this machine", "parameters": machine.parameters.as_dict(),
+            "machine": info.machine_facts()}
+    if json_file is not None:
+        output.write_json(json_file, {"meta": meta, "rows": rows, "crossovers": changes})
+    if csv_file is not None:
+        output.write_csv(csv_file, rows)
+    if plot_file is not None:
+        model_output.plot(plot_file, rows, f"{machine.parameters.name}: model")
+
+
+def collectives_of(text: str) -> list[str]:
+    """Names of collectives that the model knows."""
+    names = [name.lower() for name in selection.names(text)]
+    if names == ["all"]:
+        return list(COLLECTIVES)
+    if not names or (unknown := [name for name in names if name not in COLLECTIVES]):
+        raise typer.BadParameter(f"--collectives: {', '.join(unknown) if names else 'none'} (there "
+                                 f"are {', '.join(COLLECTIVES)}, or all)")
+    return names
+
+
+def measured_here(topology: str) -> parameters.Parameters:
+    """What `smcoll tune` wrote for this machine."""
+    content = None if topology else tables.load(config.Config().table)
+    if content is None:
+        raise typer.BadParameter(
+            "--params: which parameters? (a TOML file, or one that is shipped: "
+            f"{', '.join(parameters.shipped())}; for this machine, smcoll tune measures them)")
+    return parameters.from_dict(content["parameters"])
+
+
+def root_of(topology: str) -> hardware.HardwareObject:
+    """The described machine, or this one."""
+    try:
+        if topology:
+            return hardware.build_tree(synthetic.parse(topology))
+        return hardware.read_machine()
+    except (ValueError, OSError) as error:
+        option = f"--topology: {error}" if topology else str(error)
+        raise typer.BadParameter(option) from None
+
+
+def cores_of(topology: str) -> int:
+    """One rank for each core, at least 2."""
+    kinds = [thing.type for thing in root_of(topology).walk()]
+    return max(2, kinds.count("Core") or kinds.count("PU"))
+
+
+def machine_of(topology: str, params: str, ranks: int) -> machines.Machine:
+    """What the options describe."""
+    try:
+        known = parameters.load(params) if params else measured_here(topology)
+    except parameters.ParameterError as error:
+        raise typer.BadParameter(f"--params: {error}") from None
+    try:
+        cpus = () if topology or hardware.is_made_up() else node.allowed_cpus()
+        return machines.of_hardware(root_of(topology), ranks, known, cpus)
+    except ValueError as error:
+        raise typer.BadParameter(f"-n: {error}") from None
+    except parameters.UnknownParameter as error:
+        raise typer.BadParameter(f"--params: {error}") from None
+
+
+def predictions(machine: machines.Machine, names: list[str], sizes: list[int]) -> list[dict]:
+    """A row for each algorithm and size."""
+    plan = predict.plan_for(machine, config.Config())
+    rows = []
+    for collective in names:
+        for name in predict.algorithms_of(collective):
+            for nbytes in [0] if collective == "barrier" else sizes:
+                us, unknown = predict.microseconds(collective, name, machine, nbytes, plan)
+                rows.append({"collective": collective, "algorithm": name, "bytes": nbytes,
+                             "ranks": machine.ranks, "predicted_us": us, "unknown": unknown})
+    return rows
+
+
+def crossovers_of(machine: machines.Machine, names: list[str], sizes: list[int]) -> list[dict]:
+    """Where the fastest algorithm changes."""
+    plan = predict.plan_for(machine, config.Config())
+    found = []
+    for collective in names:
+        if collective == "barrier":
+            continue
+        rows = predict.crossovers(
+            collective, predict.algorithms_of(collective),
+            lambda name, nbytes, kind=collective: predict.microseconds(
+                kind, name, machine, nbytes, plan)[0], sizes)
+        found += [row | {"ranks": machine.ranks} for row in rows]
+    return found

@@ -1,0 +1,184 @@
+"""``smcoll tune``: measure this machine, check the model, write the decision table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from .. import config, launch, node, tables
+from ..model import fit, machine, parameters
+from ..topology import hardware
+from . import jobs, model, model_output, output, selection
+from .tune_job import TuneTask
+
+
+def tune_command(
+    ranks: Annotated[str, typer.Option(
+        "-n", "--ranks", show_default="one for each core", metavar="N[,N...]",
+        help="Ranks; one job, and one table, for each number.")] = "",
+    sizes: Annotated[str, typer.Option(
+        "-m", "--message-size", metavar="[MIN:]MAX", help="Message sizes in bytes.")] = "8:4M",
+    factor: Annotated[int, typer.Option(
+        min=2, help="From size to size: by this factor, and MAX itself.")] = 8,
+    size_list: Annotated[str, typer.Option(
+        "--sizes", metavar="BYTES[,BYTES...]", show_default="by -m and --factor",
+        help="These message sizes.")] = "",
+    collectives: Annotated[str, typer.Option(
+        metavar="NAME[,NAME...]", help=f"Of {', '.join(model.COLLECTIVES)}; or all.",
+        )] = "barrier,bcast,reduce,allreduce",
+    rounds: Annotated[int, typer.Option(
+        min=1, help="How often everything is measured; medians count.")] = 3,
+    repetitions: Annotated[int, typer.Option(
+        "-r", "--repetitions", min=1, help="Blocks of each variant in a round, by turns.")] = 5,
+    budget: Annotated[float, typer.Option(
+        min=0.0001, help="Seconds for each variant and size in a round.")] = 0.02,
+    table_file: Annotated[str, typer.Option(
+        "--table", metavar="FILE", show_default="where smcoll.Comm looks for it",
+        help="Where the decision table goes; off: nowhere.")] = "auto",
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE")] = None,
+    csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE")] = None,
+    plot_file: Annotated[Path | None, typer.Option(
+        "--plot", metavar="FILE", help="A figure (.png, .svg, .pdf); needs matplotlib.")] = None,
+) -> None:
+    """Measure the model's parameters and every algorithm, and write the decision table.
+
+    Prints predicted beside measured times, with the error. Communicators with as many ranks use
+    the table from then on (comm.explain says so). Run it while nothing else runs.
+    """
+    if launch.under_mpiexec():
+        raise typer.BadParameter("tune starts its own jobs: not under mpiexec")
+    names = model.collectives_of(collectives)
+    chosen = selection.sizes(sizes, factor, size_list, 8)
+    counts = selection.rank_counts(ranks)
+    if min(counts) < 2:
+        raise typer.BadParameter(f"-n {ranks}: a collective needs 2 ranks")
+    if plot_file is not None:
+        output.require_matplotlib()
+    cores = len(launch.cores(node.allowed_cpus()))
+    if cores < 2:
+        raise typer.BadParameter("one core alone has no distance to measure")
+    task = TuneTask(names, chosen, {"budget": budget, "repetitions": repetitions,
+                                    "validate": False}, rounds, cores, config={"table": "off"})
+    meta = jobs.describe(task, launch.mpi_info())
+    record = tune(task, counts, cores, meta)
+    console = output.wide_console()
+    for count in counts:
+        rows = [row for row in record["rows"] if row["ranks"] == count]
+        console.print(model_output.compared_table(rows, f"{count} ranks: predicted beside "
+                                                  "measured, each algorithm's fastest variant"))
+        print_verdict(console, rows, record["states"][str(count)])
+        model_output.print_crossovers(
+            console, [row for row in record["crossovers"] if row["ranks"] == count])
+    write_table(console, table_file, record)
+    if json_file is not None:
+        output.write_json(json_file, record)
+    if csv_file is not None:
+        output.write_csv(csv_file, record["rows"])
+    if plot_file is not None:
+        model_output.plot(plot_file, model_output.fastest_variants(record["rows"]),
+                          output.title_of(meta))
+
+
+def tune(task: TuneTask, counts: list[int], cores: int, meta: dict) -> dict:
+    """Jobs, parameters, predictions, tables: everything that is not printing."""
+    measured = {count: run(task, count, meta) for count in counts}
+    alone = [count for count in counts if count <= cores]
+    if cores in alone or not counts:
+        base = measured[cores]
+    else:
+        # Parameters of all levels need all cores.
+        few = TuneTask(["barrier", "bcast", "reduce", "allreduce"], [8, 512, 4096], task.settings,
+                       task.rounds, cores, config=task.config)
+        base = run(few, cores, meta)
+    known = parameters_from(base, cores, meta)
+    record: dict = {"meta": meta, "rows": [], "crossovers": [], "tables": [], "states": {},
+                    "measured": [row for rows, _ in measured.values() for row in rows]}
+    for count, (rows, facts) in measured.items():
+        rows, record["states"][str(count)] = fit.in_one_state(rows)
+        steps = fit.primitives(rows)
+        here = machine_with(known.changed(yield_=fit.yield_of(steps, count, cores)), count)
+        compared = fit.compared(here, fit.times_of(rows))
+        fit.mark(compared, config.Config(table="off"), count, facts["oversubscribed"],
+                 here.s)
+        record["rows"] += compared
+        record["crossovers"] += fit.crossings(compared, "predicted_us")
+        record["crossovers"] += fit.crossings(compared, "measured_us")
+        record["tables"].append(fit.table(compared, count, facts["oversubscribed"]))
+        known = here.parameters
+    record["parameters"] = known.as_dict()
+    return record
+
+
+def run(task: TuneTask, count: int, meta: dict) -> tuple[list[dict], dict]:
+    """One job; ranks on cores of their own are bound, so that distances are known."""
+    layout = "compact" if count <= task.cores else None
+    with jobs.progress_bar(f"{count} ranks", task.rows(count)) as advance:
+        rows, facts = jobs.run_job(task, count, layout, {}, advance)
+    meta["jobs"].append(facts)
+    return rows, facts
+
+
+def parameters_from(base: tuple[list[dict], dict], cores: int, meta: dict) -> parameters.Parameters:
+    """Of a job with a rank on each core."""
+    rows, _ = fit.in_one_state(base[0])
+    steps = fit.primitives(rows)
+    latencies = [{"name": level, "latency": ns} for (kind, level, _), ns in steps.items()
+                 if kind == "exchange"]
+    sketch = parameters.from_dict({"local": {"latency": 0.0}, "level": latencies})
+    q = machine_with(sketch, cores).q
+    known = fit.fit(steps, cores, q, meta["machine"]["processor"],
+                    f"smcoll tune, {meta['date'][:10]}")
+    known = known.changed(yield_=fit.yield_of(steps, cores, cores))
+    return fit.calibrate(machine_with(known, cores), fit.times_of(rows))
+
+
+def machine_with(known: parameters.Parameters, ranks: int) -> machine.Machine:
+    """This machine."""
+    return machine.of_hardware(hardware.read_machine(), ranks, known, node.allowed_cpus())
+
+
+def print_verdict(console: Console, rows: list[dict], states: dict) -> None:
+    """What LHS ask of a model, and DESIGN of a choice, in one line each."""
+    if states["left_out"]:
+        console.print(f"the machine changed its state: {states['left_out']} of {states['rows']} "
+                      "measurements, with lines exchanged in "
+                      f"{states['other_ns']:.0f} instead of {states['ns']:.0f} ns, are left out",
+                      soft_wrap=True)
+    chosen = [row for row in rows if row["chosen"]]
+    best = {(row["collective"], row["bytes"]): row["measured_us"] for row in rows if row["best"]}
+
+    def behind(row: dict) -> float:
+        return row["measured_us"] / best[row["collective"], row["bytes"]] - 1
+
+    by_size = sorted(abs(row["error"]) for row in rows)
+    console.print(f"errors of all {len(rows)} variants: median "
+                  f"{100 * by_size[len(by_size) // 2]:.0f} %, largest {100 * by_size[-1]:.0f} %; "
+                  "of the chosen ones: "
+                  f"{sum(abs(row['error']) <= 0.25 for row in chosen)} of {len(chosen)} within "
+                  "25 %", soft_wrap=True)
+    usual = [behind(row) for row in rows if row["default"]]
+    console.print(f"chosen: at most {100 * max(map(behind, chosen)):.0f} % behind the best; "
+                  f"built-in defaults: {sum(gap <= 0.25 for gap in usual)} of {len(usual)} within "
+                  f"25 %, at most {100 * max(usual, default=0):.0f} % behind", soft_wrap=True)
+
+
+def write_table(console: Console, setting: str, record: dict) -> None:
+    """The table's file: this machine's tables of other numbers of ranks stay."""
+    file = tables.file_of(setting)
+    if file is None:
+        return
+    kept = []
+    try:
+        kept = tables.read(file)["tables"] if file.exists() else []
+    except (OSError, ValueError):
+        console.print(f"{file} was of another machine or version: written anew", soft_wrap=True)
+    new = {(table["ranks"], table["oversubscribed"]) for table in record["tables"]}
+    kept = [table for table in kept if (table["ranks"], table["oversubscribed"]) not in new]
+    tables.write(file, {"format": tables.FORMAT, "version": tables.version(),
+                        "machine": tables.machine(), "date": record["meta"]["date"],
+                        "parameters": record["parameters"],
+                        "tables": kept + record["tables"]})
+    console.print(f"decision table: {file}", soft_wrap=True)

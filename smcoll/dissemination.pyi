@@ -1,0 +1,3 @@
+from .domains import Domains
+
+def source(domains: Domains, rank: int, step: int) -> int | None: ...

@@ -1,0 +1,17 @@
+from collections.abc import Buffer
+
+FLAGS: int
+REGION: int
+REGIONS: int
+COPY: int
+REDUCE: int
+POST: int
+
+class Probe:
+    def __new__(cls, shared: list[Buffer], rank: int) -> Probe: ...
+    def exchange(self, other: int, epoch: int, rounds: int, blocks: int) -> list[float]: ...
+    def sections(self, epoch: int, source: int, send: Buffer, recv: Buffer, data: Buffer,
+                 more: Buffer, nbytes: int, section: int, passes: int, copies: bool, reads: bool,
+                 what: int, turns: bool) -> tuple[list[int], list[int], list[int]]: ...
+
+def yields(count: int, blocks: int) -> list[float]: ...

@@ -1,0 +1,54 @@
+"""Where this process is, in few words: what all ranks tell each other at set-up.
+
+Only the levels that matter to collectives count: packages, dies, NUMA nodes, L3 caches. A process
+that may run everywhere is nowhere in particular. Cheap, since every communicator asks: a few small
+files below /sys, read once for each affinity mask; hwloc only where ``SMCOLL_TOPOLOGY`` or
+``SMCOLL_BINDING`` describe what isn't there.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+from .. import node
+from . import binding, hardware, sysfs
+
+# Those that matter to collectives; equal CPUs are nested in this order.
+LEVELS = ("Package", "Die", "Group", "NUMANode", "L3Cache")
+
+
+def own_place(number: Callable[[], int]) -> tuple[str, ...]:
+    """The parts of the machine that this process is bound to, from the largest down.
+
+    ``number()``: its rank in MPI.COMM_WORLD, asked only for a made-up binding. ValueError, OSError
+    when a description is malformed or can't be read.
+    """
+    if hardware.is_made_up() or binding.is_made_up():
+        from .location import Selection
+
+        rank = number() if binding.is_made_up() else 0
+        return tuple(f"{place.type} {place.index}" for place in
+                     Selection("node").own_location(rank) if place.type.startswith(LEVELS))
+    return bound_place(frozenset(node.allowed_cpus()))
+
+
+@functools.lru_cache(maxsize=64)
+def bound_place(cpus: frozenset[int], root: Path = sysfs.ROOT) -> tuple[str, ...]:
+    """The same for a process with this affinity mask, as /sys has it.
+
+    ``root``: the folder that has the folders ``cpu`` and ``node``.
+    """
+    everywhere = sysfs.cpu_list(root / "cpu" / "online")
+    if not everywhere or everywhere <= cpus:
+        return ()
+    folder = root / "cpu" / f"cpu{min(cpus)}"
+    found = [("Package", sysfs.cpus_of_level(folder, "Package")),
+             ("Die", sysfs.cpus_of_level(folder, "Die"))]
+    found += [("NUMANode", sysfs.cpu_list(root / "node" / domain.name / "cpulist"))
+              for domain in folder.glob("node[0-9]*")]
+    found += [("L3Cache", shared) for level, shared in sysfs.caches(folder) if level == "3"]
+    around = [(kind, shared) for kind, shared in found if cpus <= shared]
+    around.sort(key=lambda level: (-len(level[1]), LEVELS.index(level[0])))
+    return tuple(f"{kind} {min(shared)}" for kind, shared in around)

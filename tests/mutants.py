@@ -1,0 +1,220 @@
+"""Plants bugs in copies of smcoll and runs the tests that must fail: ``python tests/mutants.py``.
+
+Each bug is a small change of the protocol's source, made in a copy of this folder, built there,
+and given to tests of the suite. A bug is caught when a test fails or hangs. Prints a table; takes a
+minute or two a bug (``-k``: only some; ``--runs``: more runs of each test). The same bugs in
+the models: protocol_models.py; under ThreadSanitizer: threads_under_tsan.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NOT_COPIED = (".git", ".*_cache", "__pycache__", ".venv*", "*.log")
+
+SEQUENCES = "tests/test_random_sequences.py -k '2ranks or 3ranks or 5ranks'"
+MOVEMENT = "tests/test_movement.py"
+AHEAD = f"{MOVEMENT} -k 'runs_ahead or alltoall_and_alltoallv'"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of one file: ``old`` stands there exactly once."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A planted bug, its name in the models, and the tests that must catch it.
+
+    ``tests``: arguments for pytest; empty where only ThreadSanitizer can see it.
+    """
+
+    name: str
+    in_models: str
+    edits: tuple[Edit, ...]
+    tests: str
+
+
+PARITY = "parity = <int> (team.exchanges & 1)"
+
+MUTANTS = (
+    Mutant("relaxed_flag", "RELAXED_FLAG",
+           (Edit("smcoll/atomics.h", "__atomic_store_n(word, value, __ATOMIC_RELEASE)",
+                 "__atomic_store_n(word, value, __ATOMIC_RELAXED)"),), ""),
+    Mutant("relaxed_load", "READ_BEFORE_WAITING",
+           (Edit("smcoll/atomics.h", "__atomic_load_n(word, __ATOMIC_ACQUIRE)",
+                 "__atomic_load_n(word, __ATOMIC_RELAXED)"),), ""),
+    Mutant("post_before_copy", "POST_BEFORE_COPY",
+           (Edit("smcoll/inline.pyx", """    memcpy(line.payload, send, nbytes)
+    publish(team, line, team.exchanges)
+""", """    publish(team, line, team.exchanges)
+    memcpy(line.payload, send, nbytes)
+"""),), SEQUENCES),
+    Mutant("one_exchange_slot", "ONE_EXCHANGE_SLOT",
+           (Edit("smcoll/inline.pyx", PARITY, "parity = 0"),
+            Edit("smcoll/barrier.pyx", PARITY, "parity = 0")), SEQUENCES),
+    Mutant("wait_one_too_low", "WAIT_ONE_TOO_LOW",
+           (Edit("smcoll/inline.pyx", "status = wait_line(team, line, team.exchanges, rank)",
+                 "status = wait_line(team, line, team.exchanges - 1, rank)"),), SEQUENCES),
+    Mutant("no_bank_barrier", "NO_BANK_BARRIER",
+           (Edit("smcoll/barrier.pyx",
+                 "    if team.proven[cursor.kind][cursor.bank] == cursor.pass_:\n",
+                 "    if True:\n"),), SEQUENCES),
+    Mutant("bank_one_round_early", "BANK_ONE_ROUND_EARLY",
+           (Edit("smcoll/barrier.pyx", "        if not reached(field, cursor.pass_):\n",
+                 "        if not reached(field, cursor.pass_ - 1):\n"),), SEQUENCES),
+    Mutant("epoch_too_high", "EPOCH_TOO_HIGH",
+           (Edit("smcoll/barrier.pxd", "                  cursor.pass_ + 1)\n",
+                 "                  cursor.pass_ + 2)\n"),),
+           SEQUENCES),
+    Mutant("epoch_too_low", "EPOCH_TOO_LOW",
+           (Edit("smcoll/barrier.pxd", "                  cursor.pass_ + 1)\n",
+                 "                  cursor.pass_)\n"),),
+           SEQUENCES),
+    Mutant("release_at_first_slot", "RELEASE_AT_FIRST_SLOT",
+           (Edit("smcoll/barrier.pxd", "    if cursor.slot == cursor.in_use - 1:\n",
+                 "    if cursor.slot == 0:\n"),), SEQUENCES),
+    Mutant("release_before_reading", "RELEASE_BEFORE_READING",
+           (Edit("smcoll/inline.pyx", "        memcpy(buffer, line.payload, nbytes)\n",
+                 "        release_slot(team, &slot)\n"
+                 "        memcpy(buffer, line.payload, nbytes)\n"),), SEQUENCES),
+    Mutant("no_read_handshake", "NO_READ_HANDSHAKE",
+           (Edit("smcoll/pipeline.pyx", "    status = heard_all(call, section, STEP_READ)\n",
+                 "    status = DONE\n"),), SEQUENCES),
+    Mutant("window_too_wide", "WINDOW_TOO_WIDE",
+           (Edit("smcoll/pipeline.pyx",
+                 "window = min(phases, (team.layout.banks - 1) * team.segments.in_use + 1)",
+                 "window = phases"),), SEQUENCES),
+    Mutant("bank_left_unreleased", "BANK_LEFT_UNRELEASED",
+           (Edit("smcoll/barrier.pyx", "        release_bank(team, cursor)\n", ""),), SEQUENCES),
+    Mutant("stream_post_before_copy", "POST_BEFORE_COPY",
+           (Edit("smcoll/streams.pyx", """        pack_next(&message.cursor, place, piece)
+        stream.sent += 1
+        publish_length(team, line, stream.sent, message.nbytes)
+""", """        stream.sent += 1
+        publish_length(team, line, stream.sent, message.nbytes)
+        pack_next(&message.cursor, place, piece)
+"""),), MOVEMENT),
+    Mutant("one_cell_too_many", "ONE_CELL_TOO_MANY",
+           (Edit("smcoll/streams.pyx", "needed = stream.sent + 1 - <uint64_t>",
+                 "needed = stream.sent - <uint64_t>"),), AHEAD),
+    Mutant("no_credit", "NO_CREDIT",
+           (Edit("smcoll/streams.pyx", """    if <long long> (stream.credit - needed) >= 0:
+        return True
+""", "    return True\n"),), AHEAD),
+    Mutant("credit_before_reading", "CREDIT_BEFORE_READING",
+           (Edit("smcoll/streams.pyx", """        unpack_next(&message.cursor, place, wanted)
+        message.done += piece
+        stream.received += 1
+        give_credit(team, stream, message.peer)
+""", """        stream.received += 1
+        give_credit(team, stream, message.peer)
+        unpack_next(&message.cursor, place, wanted)
+        message.done += piece
+"""),), MOVEMENT),
+    Mutant("send_all_first", "SEND_ALL_FIRST",
+           (Edit("smcoll/streams.pyx", """    for i in range(exchange.receives):
+        message = &exchange.incoming[i]
+        if not message.finished:
+            status = receive_more""", """    for i in range(exchange.sends):
+        if not exchange.outgoing[i].finished:
+            return AGAIN
+    for i in range(exchange.receives):
+        message = &exchange.incoming[i]
+        if not message.finished:
+            status = receive_more"""),), AHEAD),
+    Mutant("overwrites_what_it_sends", "OVERWRITES_WHAT_IT_SENDS",
+           (Edit("smcoll/streams.pyx", "if message.behind != NULL and message.behind.done <",
+                 "if False and message.behind.done <"),), AHEAD),
+)
+
+
+def copy_sources(target: Path) -> None:
+    """This folder, with what is built in it (so that only what a bug changes is built again)."""
+    shutil.copytree(ROOT, target, ignore=shutil.ignore_patterns(*NOT_COPIED), symlinks=True)
+
+
+def plant(folder: Path, mutant: Mutant) -> None:
+    """Make the mutant's changes in this copy. ValueError where the source has changed since."""
+    for edit in mutant.edits:
+        path = folder / edit.file
+        text = path.read_text()
+        if text.count(edit.old) != 1:
+            raise ValueError(f"{mutant.name}: its place in {edit.file} is not there once")
+        path.write_text(text.replace(edit.old, edit.new))
+
+
+def build(folder: Path, **environment: str) -> None:
+    """Compile what changed, in place."""
+    result = subprocess.run(
+        [sys.executable, "setup.py", "build_ext", "--inplace", f"-j{os.cpu_count()}"], cwd=folder,
+        env=os.environ | environment, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise RuntimeError(f"no build in {folder}:\n{result.stdout[-3000:]}{result.stderr[-3000:]}")
+
+
+def run_tests(folder: Path, tests: str, deadline: float) -> str:
+    """"passed", "failed: ..." with the first test's name, or "hangs" (after ``deadline`` s)."""
+    command = f"exec {sys.executable} -m pytest -q -x -p no:cacheprovider {tests}"
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    process = subprocess.Popen(["sh", "-c", command], cwd=folder, env=environment,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        output, _ = process.communicate(timeout=deadline)
+    except subprocess.TimeoutExpired:
+        process.terminate()        # pytest ends its jobs
+        process.communicate()
+        return "hangs"
+    if process.returncode == 0:
+        return "passed"
+    name = re.search(r"FAILED [^:\n]*::(.+?)(?: - |$)", output, re.MULTILINE)
+    if name is None:
+        raise RuntimeError(f"no test ran:\n{output[-3000:]}")
+    return f"failed: {name.group(1)}"
+
+
+def catch(mutant: Mutant, runs: int = 1, deadline: float = 150.0) -> list[str]:
+    """What ``runs`` runs of the mutant's tests say."""
+    with tempfile.TemporaryDirectory(prefix="smcoll-mutant-") as parent:
+        folder = Path(parent) / "smcoll"
+        copy_sources(folder)
+        plant(folder, mutant)
+        build(folder)
+        return [run_tests(folder, mutant.tests, deadline) for _ in range(runs)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-k", default="", metavar="REGEX", help="only bugs with such names")
+    parser.add_argument("--runs", type=int, default=1, help="runs of each test")
+    options = parser.parse_args()
+    missed = 0
+    print("| planted bug | in the models | caught in | how |\n|---|---|---|---|")
+    for mutant in MUTANTS:
+        if not mutant.tests or not re.search(options.k, mutant.name):
+            continue
+        results = catch(mutant, options.runs)
+        caught = [result for result in results if result != "passed"]
+        missed += not caught
+        how = "; ".join(sorted(set(caught)))
+        print(f"| {mutant.name} | {mutant.in_models} | {len(caught)} of {len(results)} | {how} |",
+              flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
