@@ -52,7 +52,7 @@ cdef enum:
 cdef struct BankCursor:
     int kind                   # which barrier fields: 0 data banks, 1 rooted inline banks
     int bank, slot
-    int in_use                 # slots of a bank that are used before the next bank; see use_segments
+    int in_use                 # slots of a bank before the next bank is taken; see use_segments
     uint64_t pass_
 
 # The state of one rank in one communicator. Private to the rank; what is shared is in the mapping.

@@ -37,7 +37,7 @@ from smcoll.kernels cimport (
 )
 from smcoll.operations cimport code_of_op
 from smcoll.reduce_scatter cimport Blocks
-from smcoll.segment cimport Mapping, Published, Status, published, rank_range, status_of
+from smcoll.segment cimport Mapping, Published, Status, published, status_of
 from smcoll.streams cimport (
     NEEDS_MEMORY, Exchange, Stream, Transfer, begin_exchange, complete_exchange, init_streams,
 )
@@ -962,14 +962,7 @@ cdef class Engine:
 
     def pages_by_node(self):
         """Pages of this rank's reserved memory by NUMA node; None where the kernel can't say."""
-        cdef char *start = rank_range(&self.team.layout, self.team.base, self.team.rank)
-        cdef size_t control = self.team.layout.control
-        ranges = [(0, control)]
-        if self.mapping.streams_reserved:
-            ranges.append((control, self.team.layout.streams))
-        if self.mapping.data_reserved:
-            ranges.append((control + self.team.layout.streams, self.team.layout.data))
-        found = [pages_by_node(<size_t> start + offset, length) for offset, length in ranges]
+        found = [pages_by_node(*part) for part in self.mapping.reserved_ranges()]
         if None in found:
             return None
         return dict(sum(map(Counter, found), Counter()))

@@ -34,10 +34,11 @@ _unfinished: list = []               # steps of set-ups that were given up
 
 
 def gather(comm: MPI.Intracomm, record: dict) -> list[dict]:
-    """Every rank's record, on every rank. SegmentError when what arrives is damaged."""
+    """Every rank's record, on every rank. SegmentError, on all, when one is damaged or too long."""
     text = json.dumps(record).encode()
     if len(text) > _RECORD_BYTES - 8:
-        raise SegmentError(f"a set-up record of {len(text)} bytes is too long")
+        # Raised by all ranks below: one that raised here alone would leave the others waiting.
+        text = json.dumps({"too_long": len(text)}).encode()
     mine = numpy.zeros(_RECORD_BYTES, numpy.uint8)
     mine[:8].view(numpy.uint32)[:] = len(text), zlib.crc32(text)
     mine[8:8 + len(text)] = numpy.frombuffer(text, numpy.uint8)
@@ -52,6 +53,9 @@ def gather(comm: MPI.Intracomm, record: dict) -> list[dict]:
             raise SegmentError(f"what rank {rank} sent at set-up arrived damaged: MPI's Allgather "
                                "gives wrong data")
         records.append(json.loads(text))
+        if "too_long" in records[-1]:
+            raise SegmentError(f"rank {rank}'s set-up record of {records[-1]['too_long']} bytes is "
+                               "too long (a setting of that length?)")
     return records
 
 
@@ -117,12 +121,12 @@ def _facts(others: int) -> dict:
     }
 
 
-def _own_place(rank: int) -> tuple[tuple[str, ...], str | None]:
+def _own_place(rank: int) -> dict:
     """Where this process is bound, and what is wrong with a made-up description of that."""
     try:
-        return domains.own_place(MPI.Intracomm(MPI.COMM_WORLD).Get_rank), None
-    except (ValueError, OSError) as error:
-        return (), f"rank {rank}: {error}"[:1000]
+        return {"place": domains.own_place(MPI.Intracomm(MPI.COMM_WORLD).Get_rank)}
+    except (ValueError, FileNotFoundError) as error:
+        return {"misplaced": f"rank {rank}: {error}"[:1000]}
 
 
 def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Config, str]:
@@ -136,14 +140,14 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
         return None, config, "one rank"
     _this_thread.config = config
     local = ranks_on_node(size)
-    place, misplaced = _own_place(rank)
     mine = {
-        "place": place,
-        "misplaced": misplaced,
+        "place": (),
+        "misplaced": None,
         "config": dataclasses.asdict(config) if rank == 0 else None,
         "nonce": os.urandom(NONCE_BYTES).hex() if rank == 0 else None,
     }
-    mine["problem"] = _problem_of(rank, lambda: mine.update(_facts(local - size)))
+    mine["problem"] = _problem_of(
+        rank, lambda: mine.update(_facts(local - size) | _own_place(rank)))
     facts = gather(comm, mine)
     config = Config(**facts[0]["config"])
     misplaced = next((fact["misplaced"] for fact in facts if fact["misplaced"] is not None), None)

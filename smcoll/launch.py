@@ -7,11 +7,13 @@ which library mpi4py loads is asked of a short subprocess.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -286,6 +288,17 @@ def command(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (
     return [info.mpiexec, *options, *extra_options, "-n", str(ranks), *argv], environment
 
 
+_C = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent() -> None:
+    """For Popen's ``preexec_fn``: mpiexec is told to end, and ends its ranks, when the process that
+    started it is killed. Without it they would go on, and take their share of the cores.
+    """
+    _C.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 @contextlib.contextmanager
 def job(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (),
         layout: str | None = None, environment: Mapping[str, str] | None = None,
@@ -298,7 +311,7 @@ def job(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (),
         arguments, job_environment = command(ranks, argv, extra_options=extra_options,
                                              layout=layout, session_directory=session)
         with subprocess.Popen(arguments, env=job_environment | (environment or {}),
-                              **popen) as process:
+                              preexec_fn=end_with_parent, **popen) as process:
             try:
                 yield process
             except BaseException as error:

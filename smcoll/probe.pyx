@@ -1,4 +1,4 @@
-"""What the model's parameters are measured with: primitive steps of the algorithms, each timed alone.
+"""What the model's parameters are measured with: primitive steps of the algorithms, timed alone.
 
 Ranks share a piece of memory each (a page of flags, then a ring of regions); who reads and who
 writes is the caller's choice, the same on all ranks that take part. One flag per rank, stored by
@@ -83,12 +83,12 @@ cdef class Probe:
         cdef uint64_t value = epoch << 32
         cdef uint64_t *theirs = <uint64_t *> self.views[other].buf
         cdef int64_t start
-        cdef int i
+        cdef int _i
         means = []
         for _ in range(blocks):
             with nogil:
                 start = monotonic_ns()
-                for i in range(rounds):
+                for _i in range(rounds):
                     value += 1
                     store_release(self.own, value)
                     while <int64_t> (load_acquire(theirs) - value) < 0:
@@ -103,11 +103,11 @@ cdef class Probe:
         """ns of each pass: ([new data], [copying in], [reading]) of ``nbytes`` in sections.
 
         All ranks call it. Before each pass ``data`` or ``more``, by turns, goes into ``send``, as a
-        program computes new values. Who ``copies`` copies the section of ``send`` into its region; then who ``reads``
-        does ``what`` with that of rank ``source``: copies it into ``recv`` (COPY), adds it to its
-        own into ``recv`` (REDUCE), or adds it into its own second region, which ``source`` then
-        copies (POST). ``turns``: in every other pass who copied reads, and the other way round, as
-        where roots rotate.
+        program computes new values. Who ``copies`` copies the section of ``send`` into its region;
+        then who ``reads`` does ``what`` with that of rank ``source``: copies it into ``recv``
+        (COPY), adds it to its own into ``recv`` (REDUCE), or adds it into its own second region,
+        which ``source`` then copies (POST). ``turns``: in every other pass who copied reads, and
+        the other way round, as where roots rotate.
         """
         cdef const char[::1] even = data
         cdef const char[::1] odd = more
@@ -173,8 +173,8 @@ cdef class Probe:
 cdef int64_t clock_cost() noexcept nogil:
     """ns of reading the clock: part of every interval."""
     cdef int64_t least = 1000, start, elapsed
-    cdef int i
-    for i in range(100):
+    cdef int _i
+    for _i in range(100):
         start = monotonic_ns()
         elapsed = monotonic_ns() - start
         least = min(least, elapsed)
@@ -184,12 +184,12 @@ cdef int64_t clock_cost() noexcept nogil:
 def yields(int count, int blocks):
     """ns of one sched_yield, the others' turns included: the mean of ``count`` for each block."""
     cdef int64_t start
-    cdef int i
+    cdef int _i
     means = []
     for _ in range(blocks):
         with nogil:
             start = monotonic_ns()
-            for i in range(count):
+            for _i in range(count):
                 sched_yield()
             start = monotonic_ns() - start
         means.append(start / <double> count)

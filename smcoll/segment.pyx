@@ -344,7 +344,7 @@ cdef class Mapping:
         self.streams_reserved = True
 
     def map_data_of_peers(self):
-        """Map the other ranks' data regions, which all have reserved, without a fault for each page.
+        """Map the other ranks' data regions, which all have reserved: no fault for each page.
 
         Only a matter of speed: a system that can't do it maps them as they are read.
         """
@@ -444,6 +444,16 @@ cdef class Mapping:
     def bytes_total(self):
         """Size of the whole mapping."""
         return self.layout.total
+
+    def reserved_ranges(self):
+        """(address, bytes) of each part of this rank's range that is really reserved."""
+        cdef size_t start = <size_t> rank_range(&self.layout, self.base, self.rank)
+        ranges = [(start, self.layout.control)]
+        if self.streams_reserved:
+            ranges.append((start + self.layout.control, self.layout.streams))
+        if self.data_reserved:
+            ranges.append((start + self.layout.control + self.layout.streams, self.layout.data))
+        return ranges
 
     @property
     def bytes_reserved(self):

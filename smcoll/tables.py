@@ -119,7 +119,10 @@ def write(file: Path, content: dict) -> None:
 
 def load(setting: str) -> dict | None:
     """The table that a setting names, or None. What can't be used is told once, and ignored."""
-    file = file_of(setting)
+    try:
+        file = file_of(setting)
+    except RuntimeError:  # a user without a home folder
+        return None
     try:
         if file is None or (setting == "auto" and not file.exists()):
             return None

@@ -91,6 +91,7 @@ class Job:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=launch.end_with_parent,
             )
         _running.append(self)
         try:

@@ -213,3 +213,11 @@ def test_wrong_file_under_the_name(comm_world, monkeypatch):
         if comm_world.rank == 1:
             monkeypatch.setattr(establish, "gather", gather)
         smcoll.Comm(comm_world, smcoll.Config(strict=True)).Barrier()
+
+
+@pytest.mark.mpi(2, 3)
+def test_a_setting_too_long_to_be_agreed_is_an_error_of_all_ranks(comm_world):
+    longest = "x" * (5000 if comm_world.rank == 0 else 5)
+    comm = smcoll.Comm(comm_world, smcoll.Config(table=longest))
+    with pytest.raises(smcoll.SegmentError, match="rank 0's set-up record"):
+        comm.Barrier()

@@ -277,6 +277,30 @@ def test_a_job_past_its_time_is_ended():
         time.sleep(0.1)
 
 
+def test_a_job_ends_with_the_process_that_started_it(tmp_path):
+    program = ("import time; from mpi4py import MPI; "
+               f"open({str(tmp_path)!r} + f'/{{MPI.COMM_WORLD.rank}}', 'w'); "
+               "time.sleep(100)  # mark-of-an-orphan")
+    starter = f"""
+import sys
+from smcoll import launch
+launch.run(2, [sys.executable, "-c", {program!r}])
+"""
+    process = subprocess.Popen([sys.executable, "-c", starter], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                               env=launch.outer_environment())
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.iterdir())) < 2:
+        assert time.monotonic() < deadline, "the ranks did not start"
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 20
+    while _running("mark-of-an-orphan"):
+        assert time.monotonic() < deadline, "ranks left behind"
+        time.sleep(0.1)
+
+
 def _running(mark: str) -> bool:
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .output import STYLES, microseconds, new_figure
+from .output import STYLES, microseconds, plot_panels
 
 
 def predictions_table(rows: list[dict], title: str) -> Table:
@@ -98,18 +98,9 @@ def plot(file: Path, rows: list[dict], title: str) -> None:
     """
     rows = [row for row in rows if row["collective"] != "barrier"
             and row["predicted_us"] is not None]
-    counts = sorted({row["ranks"] for row in rows})
-    collectives = list(dict.fromkeys(row["collective"] for row in rows))
     if not rows:
         raise typer.BadParameter("--plot draws time against size: a barrier has none")
-    figure, panels = new_figure(len(counts), len(collectives), title)
-    for row_of_panels, ranks in zip(panels, counts, strict=True):
-        for panel, collective in zip(row_of_panels, collectives, strict=True):
-            chosen = [row for row in rows
-                      if row["ranks"] == ranks and row["collective"] == collective]
-            draw(panel, chosen)
-            panel.set_title(f"{collective}, {ranks} ranks", fontsize="small")
-    figure.savefig(file, dpi=150)
+    plot_panels(file, rows, title, draw)
 
 
 def draw(panel, rows: list[dict]) -> None:

@@ -187,18 +187,23 @@ def new_figure(rows_of_panels: int, columns: int, title: str):
 
 def plot(file: Path, rows: list[dict], title: str) -> None:
     """Time against size, one panel per rank count and collective."""
-    counts = sorted({row["ranks"] for row in rows})
-    collectives = [name for name in dict.fromkeys(row["collective"] for row in rows)
-                   if name != "barrier"]
-    if not collectives:
+    rows = [row for row in rows if row["collective"] != "barrier"]
+    if not rows:
         raise typer.BadParameter("--plot draws time against size: a barrier has none")
+    plot_panels(file, rows, title, lambda panel, chosen: draw_curves(panel, curves_of(chosen)))
+
+
+def plot_panels(file: Path, rows: list[dict], title: str,
+                draw: Callable[[object, list[dict]], None]) -> None:
+    """A figure with ``draw(panel, rows)`` for each rank count and collective."""
+    counts = sorted({row["ranks"] for row in rows})
+    collectives = list(dict.fromkeys(row["collective"] for row in rows))
     figure, panels = new_figure(len(counts), len(collectives), title)
     for row_of_panels, ranks in zip(panels, counts, strict=True):
         for panel, collective in zip(row_of_panels, collectives, strict=True):
-            chosen = [row for row in rows
-                      if row["ranks"] == ranks and row["collective"] == collective]
-            draw_curves(panel, curves_of(chosen))
-            panel.set_title(f"{collective}, {ranks} ranks")
+            draw(panel, [row for row in rows
+                         if row["ranks"] == ranks and row["collective"] == collective])
+            panel.set_title(f"{collective}, {ranks} ranks", fontsize="small")
     figure.savefig(file, dpi=150)
 
 

@@ -254,7 +254,8 @@ def scribble(ranks: int, rounds: int, seconds: float, seed: int) -> dict:
         runpy.run_path({str(folder / "scribbled.py")!r}, run_name="__main__")
         """, timeout=60 + 2 * rounds)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "AddressSanitizer" not in result.stderr, result.stderr
+    # (A warning is right: a scribbled length asked for more memory than there is.)
+    assert "ERROR: AddressSanitizer" not in result.stderr, result.stderr
     [text] = [line for line in result.stdout.splitlines() if "RESULT" in line]
     return json.loads(text.partition("RESULT ")[2])
 
