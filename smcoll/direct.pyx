@@ -19,8 +19,8 @@ from smcoll.allgather cimport Gathering
 from smcoll.allreduce cimport allreduce_all_read, allreduce_tiled
 from smcoll.atomics cimport load_relaxed
 from smcoll.barrier cimport (
-    DONE, BankCursor, Team, acquire_slot_waiting, advance_cursor, barrier_all_read, next_rank,
-    publish, release_slot, wait_line, wait_line_with_length,
+    DONE, BankCursor, Team, acquire_slot_waiting, advance_cursor, next_rank, publish, release_slot,
+    wait_line, wait_line_with_length,
 )
 from smcoll.bcast cimport bcast_fan_out
 from smcoll.cursor cimport Cursor, copy_message, pack_next, unpack_next
@@ -30,7 +30,10 @@ from smcoll.pipeline cimport (
     SECTION_STEPS, Call, Section, complete, deliver, heard, heard_all, plan_call, post, region,
     writable,
 )
-from smcoll.places cimport Places, find, place_of, publish_places
+from smcoll.places cimport (
+    Places, end_in_agreement, find, place_of, publish_places, read_place, read_places,
+    still_in_the_call,
+)
 from smcoll.reduce cimport reduce_fan_in, reduce_tiled
 from smcoll.segment cimport Line, exchange_line, segment_line
 
@@ -88,7 +91,7 @@ cdef int exchange_places(Call *call, bint *nobody_stages, bint *all_stage) noexc
         status = wait_line(team, line, team.exchanges, rank)
         if status != DONE:
             return status
-        memcpy(&places, line.payload, sizeof(Places))
+        read_places(line, &places)
         all_stage[0] &= places.send == STAGED and places.recv == STAGED
         status = find(team, rank, places.send, call.nbytes, &address)
         if status != DONE:
@@ -151,7 +154,7 @@ cdef int reduce_slices(Call *call, bint nobody_stages, bint pipelined,
         status = complete(call)
         if status != DONE:
             return status
-    return barrier_all_read(call.team)
+    return end_in_agreement(call.team)
 
 
 # Start of `rank`'s slice in bytes; `rank` = ranks gives the end of the last one. An element whose
@@ -315,7 +318,7 @@ cdef int bcast_shared_heap(Call *call, bint pipelined, size_t section_bytes) noe
     else:
         status = wait_line(team, line, tick + BCAST_PLACE, call.root)
         if status == DONE:
-            memcpy(&offset, line.payload, sizeof(offset))
+            offset = read_place(line)
             status = copy_from_root(call, &slot, offset, tick)
     if status != DONE:
         return status
@@ -334,7 +337,9 @@ cdef int copy_from_root(Call *call, const BankCursor *slot, uint64_t offset,
         return status
     deliver(call, 0, source, call.nbytes)
     team.direct_bytes += call.nbytes
-    status = acquire_slot_waiting(team, slot)
+    status = still_in_the_call(team, call.root)
+    if status == DONE:
+        status = acquire_slot_waiting(team, slot)
     if status == DONE:
         publish(team, segment_line(&team.layout, team.base, team.rank, slot.bank, slot.slot),
                 tick + BCAST_READ)
@@ -382,7 +387,7 @@ cdef int allgather_shared_heap(Call *call, Gathering *blocks, bint pipelined,
         status = complete(call)
         if status != DONE:
             return status
-    return barrier_all_read(call.team)
+    return end_in_agreement(call.team)
 
 
 cdef int exchange_blocks(Call *call, Gathering *blocks) noexcept nogil:
@@ -405,7 +410,7 @@ cdef int exchange_blocks(Call *call, Gathering *blocks) noexcept nogil:
         status = wait_line_with_length(team, line, team.exchanges, rank)
         if status != DONE:
             return status
-        memcpy(&places, line.payload, sizeof(Places))
+        read_places(line, &places)
         # Read once: what is checked is what is used (DESIGN rule 10).
         length = load_relaxed(&line.nbytes)
         status = find(team, rank, places.send, length, &address)

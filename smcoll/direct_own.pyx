@@ -7,11 +7,13 @@ the result overwrites. Operands are combined in rank order.
 
 from libc.string cimport memcpy
 
-from smcoll.barrier cimport DONE, Team, barrier_all_read, next_rank, wait_line
+from smcoll.barrier cimport DONE, Team, next_rank, wait_line
 from smcoll.heap cimport STAGED
 from smcoll.kernels cimport reduce_operands
 from smcoll.pipeline cimport Section, complete, heard, plan_call, region
-from smcoll.places cimport Places, find, place_of, publish_places
+from smcoll.places cimport (
+    Places, end_in_agreement, find, place_of, publish_places, read_places,
+)
 from smcoll.reduce_scatter cimport (
     copy_in_pieces, part_of, piece_of_block, reduce_scatter_direct,
 )
@@ -46,7 +48,7 @@ cdef int exchange_operands(Call *call, size_t operand_bytes, size_t result_bytes
         status = wait_line(team, line, team.exchanges, rank)
         if status != DONE:
             return status
-        memcpy(&places, line.payload, sizeof(Places))
+        read_places(line, &places)
         status = find(team, rank, places.send, operand_bytes, &address)
         if status != DONE:
             return status
@@ -96,7 +98,7 @@ cdef int reduce_scatter_shared_heap(Call *call, const Blocks *blocks, bint pipel
         if nbytes > 0:
             reduce_operands(call.operation, call.recv, call.sources, team.size,
                             nbytes // call.element_size)
-        return barrier_all_read(team)
+        return end_in_agreement(team)
     call.details = <void *> blocks
     call.nbytes = blocks.longest
     plan_call(call, 2, piece_of_block(team.size, section_bytes, call.element_size), pipelined,
@@ -104,7 +106,7 @@ cdef int reduce_scatter_shared_heap(Call *call, const Blocks *blocks, bint pipel
     call.phase[0] = stage_pieces
     call.phase[1] = reduce_own_piece
     status = complete(call)
-    return barrier_all_read(team) if status == DONE else status
+    return end_in_agreement(team) if status == DONE else status
 
 
 cdef int stage_pieces(Call *call, Section *section) noexcept nogil:
@@ -162,13 +164,13 @@ cdef int scan_shared_heap(Call *call, bint exclusive, bint pipelined,
         if operands > 0:
             reduce_operands(call.operation, call.recv, call.sources, operands,
                             call.nbytes // call.element_size)
-        return barrier_all_read(team)
+        return end_in_agreement(team)
     call.details = <void *> <size_t> exclusive
     plan_call(call, 2, section_bytes, pipelined, False)
     call.phase[0] = stage_for_higher
     call.phase[1] = reduce_prefix
     status = complete(call)
-    return barrier_all_read(team) if status == DONE else status
+    return end_in_agreement(team) if status == DONE else status
 
 
 cdef int stage_for_higher(Call *call, Section *section) noexcept nogil:

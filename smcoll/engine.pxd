@@ -69,12 +69,12 @@ cdef class Engine:
     cdef object failure
     cdef bint unusable         # failed or closed
     cdef bint warned
-    cdef int blamed
     cdef int64_t looked_at_all     # when a wait last looked at all ranks' lives (monotonic ns)
     cdef object budget
     cdef object __weakref__
 
     cdef use_heaps(self, heaps)
+    cdef void keep(self, const void *buffer) noexcept nogil
     cdef bint has_left(self, int rank)
     cdef bint has_died(self, int rank)
     cdef bint owes_us(self, int rank, int awaited)

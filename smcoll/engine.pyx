@@ -18,7 +18,8 @@ from libc.string cimport memset
 from smcoll.algos cimport Operands, Plan, is_inline, needs_data_regions, run_collective
 from smcoll.allgather cimport Gathering
 from smcoll.atomics cimport (
-    fence_acquire, load_acquire, load_relaxed, monotonic_ns, store_release, try_lock, unlock,
+    fence_acquire, fence_release, load_acquire, load_relaxed, monotonic_ns, store_release, try_lock,
+    unlock,
 )
 from smcoll.barrier cimport (
     COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE,
@@ -30,7 +31,7 @@ from smcoll.barrier cimport (
 from smcoll.buffers cimport Specification, parse
 from smcoll.cursor cimport Cursor, start_cursor
 from smcoll.domains cimport Domains
-from smcoll.heap cimport HeapView, PeerHeap, own_heap
+from smcoll.heap cimport HeapView, PeerHeap, heap_keep, own_heap
 from smcoll.inline cimport allreduce_inline
 from smcoll.kernels cimport (
     OP_MIN, TYPE_INT64, Operation, element_size, reduction_kernel, reduction_kernel_for,
@@ -185,6 +186,11 @@ cdef class Engine:
         self.heaps = heaps
         self.team.heaps = self.heap_views
 
+    cdef void keep(self, const void *buffer) noexcept nogil:
+        """This rank leaves a call in which others may still use ``buffer`` where it lies."""
+        if self.team.heaps != NULL:
+            heap_keep(buffer)
+
     cdef const Plan *choose(self, int collective, size_t nbytes) noexcept nogil:
         cdef int i, last = self.choices[collective] - 1
         for i in range(last):
@@ -282,7 +288,7 @@ cdef class Engine:
             self.poison(POISON_MISMATCH, blamed)
             self.failure = (MismatchError, self.explain_mismatch(team.call))
         elif status == FAILED_POISONED:
-            self.failure = self.pass_on_poison(self.blamed, where)
+            self.failure = self.pass_on_poison(blamed, where)
         elif status == FAILED_TIMEOUT:
             self.poison(POISON_TIMEOUT, blamed)
             self.failure = (WaitTimeout, f"waited {self.config.timeout:g} s for "
@@ -299,6 +305,8 @@ cdef class Engine:
         status.poison_call = self.team.call
         status.poison_rank = blamed
         store_release(&status.poison, reason)
+        # Before what the program may now do with arrays that others still read (`places`).
+        fence_release()
 
     def disown(self):
         """In a forked child: the communicator is its parent's, whatever the child does."""
@@ -343,7 +351,7 @@ cdef class Engine:
                 continue
             status = status_of(&team.layout, team.base, other)
             if load_acquire(&status.poison) != 0:
-                self.blamed = other
+                team.awaited_rank = other
                 return FAILED_POISONED
         for other in range(team.size):
             entry = None if other == team.rank else self.published_call(other, team.call)
@@ -591,6 +599,9 @@ cdef class Engine:
         self.release_gil_if_long(operands.nbytes)
         status = run_collective(&self.team, collective, plan, operands, details)
         self.finished(tally, start)
+        if status != DONE:
+            self.keep(operands.send)
+            self.keep(operands.recv)
         return self.leave(status)
 
     cdef int allreduce_nogil(self, const void *send, void *recv, size_t elements, int element_type,
@@ -632,12 +643,15 @@ cdef class Engine:
                 return self.leave_for_good(status)
         unlock(&self.team.status.busy)
         if status != DONE:
+            self.keep(send)
+            self.keep(recv)
             with gil:
                 self.fail(status)
         return CARRIED_OUT
 
     cdef int barrier_(self, const Plan *plan) except -1:
         cdef Operands operands
+        operands.send = operands.recv = NULL
         operands.nbytes = 0
         return self.carry_out(
             COLLECTIVE_BARRIER, signature_of(COLLECTIVE_BARRIER, _NO_OP, _NO_TYPE, plan, 0),
@@ -696,6 +710,7 @@ cdef class Engine:
         """Every rank gets everybody's block."""
         cdef Operands operands
         memset(&operands, 0, sizeof(operands))
+        operands.send = blocks.send.address
         operands.nbytes = blocks.longest
         operands.element_size = 1
         operands.sources = self.sources
@@ -775,6 +790,9 @@ cdef class Engine:
                 status = FAILED_EXCEPTION
                 break
         self.finished(tally, began)
+        if status != DONE:
+            for i in range(sends):
+                self.keep(outgoing[i].cursor.address)
         self.leave(status)
         return exchange.truncated
 

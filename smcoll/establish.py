@@ -167,31 +167,39 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
     if mapping is None:
         return _refused(comm, config, problem)
 
-    heaps = share_heaps(comm, config, local) if config.heap else None
-    oversubscribed = node.outnumbered(
-        [_cpus_of(int(fact["cpus"], 16)) for fact in facts],
-        min(fact["quota"] for fact in facts),
-        max(fact["others"] for fact in facts),
-    )
-    progress.start()
-    # Rank 0 alone reads a table: others may see other files.
-    table = tables.for_ranks(config, size, oversubscribed) if rank == 0 else None
-    table = gather(comm, {"table": table})[0]["table"]
-    engine = None
-
-    def make_engine() -> None:
-        nonlocal engine
-        engine = Engine(mapping, config, rank, size, oversubscribed,
-                        min(fact["instructions"] for fact in facts), progress.poke, budget,
-                        places=[fact["place"] for fact in facts], heaps=heaps)
-        engine.use(select.decide(config, size, oversubscribed, len(engine.domains),
-                                 table, heaps is not None))
-
-    # Agreed, too: nobody may look at our words before they have their first values.
-    problem = attempt(comm, make_engine)
-    if problem is not None:
+    def give_back() -> None:
         budget.give_back(mapping.control_bytes)
         mapping.close()
+
+    try:
+        heaps = share_heaps(comm, config, local) if config.heap else None
+        oversubscribed = node.outnumbered(
+            [_cpus_of(int(fact["cpus"], 16)) for fact in facts],
+            min(fact["quota"] for fact in facts),
+            max(fact["others"] for fact in facts),
+        )
+        progress.start()
+        # Rank 0 alone reads a table: others may see other files.
+        table = tables.for_ranks(config, size, oversubscribed) if rank == 0 else None
+        table = gather(comm, {"table": table})[0]["table"]
+        engine = None
+
+        def make_engine() -> None:
+            nonlocal engine
+            engine = Engine(mapping, config, rank, size, oversubscribed,
+                            min(fact["instructions"] for fact in facts), progress.poke, budget,
+                            places=[fact["place"] for fact in facts], heaps=heaps)
+            engine.use(select.decide(config, size, oversubscribed, len(engine.domains),
+                                     table, heaps is not None))
+
+        # Agreed, too: nobody may look at our words before they have their first values.
+        problem = attempt(comm, make_engine)
+    except BaseException:
+        # A signal's exception, a timeout, data damaged by MPI: this set-up is given up.
+        give_back()
+        raise
+    if problem is not None:
+        give_back()
         return _refused(comm, config, problem)
     if config.eager:
         engine.reserve_data()

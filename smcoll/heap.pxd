@@ -12,11 +12,11 @@ cdef struct HeapView:
 
 
 cdef bint heap_ready() noexcept nogil
-cdef bint in_heap(const void *address) noexcept nogil
 cdef void *heap_allocate(size_t nbytes, bint zeroed) noexcept nogil
 cdef void heap_free(void *address) noexcept nogil
 cdef size_t heap_room(const void *address) noexcept nogil
 cdef bint heap_resize(void *address, size_t nbytes) noexcept nogil
+cdef void heap_keep(const void *address) noexcept nogil
 cdef HeapView own_heap() noexcept nogil
 
 

@@ -65,6 +65,12 @@ cdef enum:
     BINS = 40
     NONE = 0                   # page 0 is the header: as a link it means "no block"
 
+# Extent.used
+cdef enum:
+    FREE = 0
+    USED = 1
+    KEPT = 2                   # used, for ever: other processes may still write there
+
 
 # What is known of an extent (a block or a free range), at its first page; `length` and `used` at
 # its last page too (the boundary tag by which the one behind it finds its neighbour).
@@ -112,7 +118,7 @@ cdef inline void tag(uint32_t first, uint32_t length, uint32_t used) noexcept no
 
 cdef void put_free(uint32_t first, uint32_t length) noexcept nogil:
     cdef int i = bin_of(length)
-    tag(first, length, 0)
+    tag(first, length, FREE)
     heap.extents[first].previous = NONE
     heap.extents[first].next = heap.bins[i]
     if heap.bins[i] != NONE:
@@ -155,7 +161,7 @@ cdef uint32_t take(uint32_t length) noexcept nogil:
     take_out(first)
     if whole > length:
         put_free(first + length, whole - length)
-    tag(first, length, 1)
+    tag(first, length, USED)
     return first
 
 
@@ -232,7 +238,7 @@ cdef bint heap_ready() noexcept nogil:
     return heap.base != NULL and not heap.inherited
 
 
-cdef bint in_heap(const void *address) noexcept nogil:
+cdef inline bint in_heap(const void *address) noexcept nogil:
     return (heap.base != NULL and <const char *> address >= heap.base
             and <const char *> address < heap.base + heap.size)
 
@@ -293,7 +299,25 @@ cdef void *heap_allocate(size_t nbytes, bint zeroed) noexcept nogil:
 cdef void heap_free(void *address) noexcept nogil:
     """Free a block. In a forked child its pages go back to the system, nothing more."""
     cdef uint32_t first = page_of(address)
-    free_pages(first, heap.extents[first].length, 1)
+    if heap.extents[first].used != KEPT:
+        free_pages(first, heap.extents[first].length, 1)
+
+
+cdef void heap_keep(const void *address) noexcept nogil:
+    """Never use the memory of the block around ``address`` again.
+
+    For the buffers of a call that failed: its other ranks may not have noticed yet.
+    """
+    cdef uint32_t wanted, first = 1
+    if not in_heap(address) or not heap_ready():
+        return
+    wanted = page_of(address)
+    pthread_mutex_lock(&heap.mutex)
+    while wanted - first >= heap.extents[first].length:
+        first += heap.extents[first].length
+    if heap.extents[first].used:
+        tag(first, heap.extents[first].length, KEPT)
+    pthread_mutex_unlock(&heap.mutex)
 
 
 cdef void free_pages(uint32_t first, uint32_t length, int blocks) noexcept nogil:
@@ -331,10 +355,10 @@ cdef bint heap_resize(void *address, size_t nbytes) noexcept nogil:
     cdef uint32_t wanted = pages_for(nbytes)
     if wanted > length:
         return False
-    if wanted < length and not heap.inherited:
+    if wanted < length and heap.extents[first].used != KEPT and not heap.inherited:
         pthread_mutex_lock(&heap.mutex)
-        tag(first, wanted, 1)
-        tag(first + wanted, length - wanted, 1)
+        tag(first, wanted, USED)
+        tag(first + wanted, length - wanted, USED)
         pthread_mutex_unlock(&heap.mutex)
         free_pages(first + wanted, length - wanted, 0)
     return True
@@ -416,7 +440,7 @@ def create(size_t size, size_t limit):
     cdef size_t pages, table_bytes
     if heap.base != NULL:
         return
-    size = max(size // HUGE_PAGE, 2) * HUGE_PAGE
+    size = max(size // HUGE_PAGE, <size_t> 2) * HUGE_PAGE
     pages = size // PAGE
     descriptor = os.memfd_create("smcoll-heap", os.MFD_CLOEXEC)
     try:
@@ -451,7 +475,7 @@ def create(size_t size, size_t limit):
     heap.size = size
     heap.limit = limit
     heap.descriptor = descriptor
-    tag(0, 1, 1)
+    tag(0, 1, USED)
     heap.backed[0] = 1
     put_free(1, heap.pages - 1)
     heap.base = base

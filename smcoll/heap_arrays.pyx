@@ -24,7 +24,7 @@ from libc.string cimport memcpy, strcpy
 
 from smcoll.heap cimport (
     STAGED, HeapView, heap_allocate, heap_free, heap_offset, heap_ready, heap_resize, heap_room,
-    in_heap, own_heap,
+    own_heap,
 )
 
 from smcoll import heap, node
@@ -45,6 +45,10 @@ cdef extern from "numpy/arrayobject.h":
     object PyDataMem_GetHandler()
     PyObject *PyDataMem_DefaultHandler
 
+# gcc's and clang's, as the atomics are.
+cdef extern from * nogil:
+    bint multiply_overflows "__builtin_mul_overflow"(size_t a, size_t b, size_t *product) noexcept
+
 cnp.import_array()
 
 cdef const char *CAPSULE = "mem_handler"   # the name that numpy asks for
@@ -55,7 +59,15 @@ cdef PyDataMemAllocator usual = (<PyDataMem_Handler *> PyCapsule_GetPointer(
 
 # ---------------------------------------------------------------------- the handlers
 
-# `ctx` points to the threshold in bytes.
+# `ctx` points to the threshold in bytes. For arrays below it numpy's own allocator is one comparison
+# away, so that millions of them cost what they cost without us.
+
+cdef HeapView mine            # in a forked child, too
+
+
+cdef inline bint in_heap(const void *memory) noexcept nogil:
+    return <size_t> (<const char *> memory - mine.base) < mine.size
+
 
 cdef void *allocate(void *ctx, size_t nbytes) noexcept nogil:
     cdef void *memory
@@ -67,12 +79,12 @@ cdef void *allocate(void *ctx, size_t nbytes) noexcept nogil:
 
 
 cdef void *allocate_zeroed(void *ctx, size_t count, size_t size) noexcept nogil:
+    cdef size_t nbytes
     cdef void *memory
-    if size > 0 and count >= (<size_t *> ctx)[0] // size and count <= (<size_t> -1) // size:
-        if count * size >= (<size_t *> ctx)[0]:
-            memory = heap_allocate(count * size, True)
-            if memory != NULL:
-                return memory
+    if not multiply_overflows(count, size, &nbytes) and nbytes >= (<size_t *> ctx)[0]:
+        memory = heap_allocate(nbytes, True)
+        if memory != NULL:
+            return memory
     return usual.calloc(usual.ctx, count, size)
 
 
@@ -125,10 +137,12 @@ def ensure(config, int ranks_on_node=0):
 
     OSError where it can't be had.
     """
+    global mine
     ranks = ranks_on_node or node.ranks_of_launcher() or 1
     limit = (config.heap_size or psutil.virtual_memory().total // 2) // ranks
     if heap.usage()["address_space"] == 0:
         heap.create(psutil.virtual_memory().total, limit)
+        mine = own_heap()
     elif heap.record() is None:
         raise OSError(errno.ENOTSUP, "a forked process has no heap of its own")
     else:

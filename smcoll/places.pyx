@@ -6,9 +6,13 @@ two is the owner's business (DESIGN rule 3).
 
 from libc.string cimport memcpy
 
-from smcoll.barrier cimport DONE, FAILED_EXCEPTION, Attendant, publish_length
+from smcoll.atomics cimport fence_acquire, load_acquire
+from smcoll.barrier cimport (
+    DONE, FAILED_EXCEPTION, FAILED_POISONED, Attendant, barrier_all_read, next_rank,
+    publish_length,
+)
 from smcoll.heap cimport STAGED, heap_address, heap_offset
-from smcoll.segment cimport exchange_line
+from smcoll.segment cimport exchange_line, status_of
 
 from smcoll.errors import Error
 
@@ -44,3 +48,30 @@ cdef Line *publish_places(Team *team, const Places *places, size_t nbytes) noexc
     memcpy(line.payload, places, sizeof(Places))
     publish_length(team, line, team.exchanges, nbytes)
     return line
+
+
+cdef int still_in_the_call(Team *team, int rank) noexcept nogil:
+    """After the last read of ``rank``'s array: DONE unless it gave up meanwhile.
+
+    A rank that fails in a call (a signal's exception, a timeout) returns without waiting for its
+    readers, and its program may change the array. It poisons its word before; so who has read
+    anything of that change sees the poison behind these reads.
+    """
+    fence_acquire()
+    if load_acquire(&status_of(&team.layout, team.base, rank).poison) == 0:
+        return DONE
+    team.awaited_rank = rank
+    return FAILED_POISONED
+
+
+cdef int end_in_agreement(Team *team) noexcept nogil:
+    """The exchange that proves that nobody uses another rank's arrays any more.
+
+    Then what others made of a rank's operand is in our result: no rank may have given up before
+    they were through with it.
+    """
+    cdef int i, status = barrier_all_read(team)
+    for i in range(1, team.size):
+        if status == DONE:
+            status = still_in_the_call(team, next_rank(team, i))
+    return status

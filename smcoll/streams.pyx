@@ -34,7 +34,7 @@ from smcoll.barrier cimport (
 )
 from smcoll.cursor cimport copy_message, pack_next, unpack_next
 from smcoll.heap cimport STAGED
-from smcoll.places cimport find, place_of
+from smcoll.places cimport find, place_of, read_place, still_in_the_call
 from smcoll.segment cimport Layout, Line, credit_word, stream_chunk, stream_line
 
 
@@ -169,7 +169,7 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
             message.nbytes = load_relaxed(&line.nbytes)
             message.place = STAGED
             if not in_cell(team, message.nbytes):
-                memcpy(&message.place, line.payload, sizeof(uint64_t))
+                message.place = read_place(line)
             if message.nbytes > message.room:
                 if not message.grows:
                     exchange.truncated += 1
@@ -200,6 +200,9 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
         message.done += piece
         stream.received += 1
         if message.place != STAGED:
+            status = still_in_the_call(team, message.peer)
+            if status != DONE:
+                return status
             team.direct_bytes += wanted
             store_release(credit_word(&team.layout, team.base, team.rank, message.peer),
                           stream.received)
@@ -250,7 +253,7 @@ cdef bint something_moves(void *context) noexcept nogil:
         line = stream_line(&team.layout, team.base, message.peer, team.rank, stream.received + 1)
         if reached(&line.flag, stream.received + 1) and (
                 message.behind == NULL or message.behind.finished
-                or message.behind.done > message.done):
+                or message.behind.done > message.done and message.place == STAGED):
             return True
         if awaited < 0:
             awaited = message.peer
