@@ -15,12 +15,12 @@ result there: so operand and result may be the same memory.
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
-from smcoll.allgather cimport Gathering
+from smcoll.allgather cimport Gathering, part_of, same_call
 from smcoll.allreduce cimport allreduce_all_read, allreduce_tiled
 from smcoll.atomics cimport load_relaxed
 from smcoll.barrier cimport (
-    DONE, BankCursor, Team, acquire_slot_waiting, advance_cursor, next_rank, publish, release_slot,
-    wait_line, wait_line_with_length,
+    DONE, FAILED_MISMATCH, BankCursor, Team, acquire_slot_waiting, advance_cursor, next_rank,
+    publish, release_slot, wait_line, wait_line_with_length,
 )
 from smcoll.bcast cimport bcast_fan_out
 from smcoll.cursor cimport Cursor, copy_message, pack_next, unpack_next
@@ -416,7 +416,10 @@ cdef int exchange_blocks(Call *call, Gathering *blocks) noexcept nogil:
         status = find(team, rank, places.send, length, &address)
         if status != DONE:
             return status
+        if not same_call(team, blocks, rank, length):
+            return FAILED_MISMATCH
         call.sources[rank] = address
+        # What was sent, not what we have room for: whether anybody stages is known to all alike.
         lengths(call)[rank] = length
         blocks.truncated += length > blocks.block[rank]
     return DONE
@@ -438,13 +441,6 @@ cdef void copy_direct_blocks(Call *call, Gathering *blocks) noexcept nogil:
         place = blocks.recv[mine]
         copy_message(&own, &place, min(blocks.send_bytes, blocks.block[mine]))
         blocks.truncated += blocks.send_bytes > blocks.block[mine]
-
-
-# The part of `nbytes` bytes that lies in this section.
-cdef inline size_t part_of(Section *section, size_t nbytes) noexcept nogil:
-    if nbytes <= section.offset:
-        return 0
-    return min(section.nbytes, nbytes - section.offset)
 
 
 cdef int stage_block(Call *call, Section *section) noexcept nogil:

@@ -59,8 +59,8 @@ cdef PyDataMemAllocator usual = (<PyDataMem_Handler *> PyCapsule_GetPointer(
 
 # ---------------------------------------------------------------------- the handlers
 
-# `ctx` points to the threshold in bytes. For arrays below it numpy's own allocator is one comparison
-# away, so that millions of them cost what they cost without us.
+# `ctx` points to the threshold in bytes. For arrays below it numpy's own allocator is one
+# comparison away: millions of them cost what they cost without us.
 
 cdef HeapView mine            # in a forked child, too
 

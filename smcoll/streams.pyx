@@ -62,6 +62,7 @@ cdef void begin_exchange(Exchange *exchange) noexcept nogil:
     for i in range(exchange.receives):
         exchange.incoming[i].done = exchange.incoming[i].nbytes = 0
         exchange.incoming[i].begun = exchange.incoming[i].finished = False
+        exchange.incoming[i].place = STAGED
         if exchange.incoming[i].behind != NULL:
             # In place: what arrives overwrites it.
             (<Transfer *> exchange.incoming[i].behind).place = STAGED
