@@ -427,8 +427,9 @@ cdef class Engine:
         entry = self.published_call(rank, call)
         what = "a collective" if entry is None else describe_call(*entry)
         if reason == POISON_TIMEOUT:
-            return WaitTimeout, (f"rank {rank} waited in vain for rank {blamed} in its call "
-                                 f"{call}, {what}; seen in {where}")
+            awaited = "MPI" if blamed < 0 else f"rank {blamed}"
+            return WaitTimeout, (f"rank {rank} waited in vain for {awaited} in its call {call}, "
+                                 f"{what}; seen in {where}")
         return PeerError, (f"rank {blamed} gave the communicator up in its call {call}, {what}; "
                            f"seen in {where}")
 
