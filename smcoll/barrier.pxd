@@ -18,6 +18,7 @@ cdef enum:
     FAILED_POISONED = -3       # a rank gave up; Team.awaited_rank says which
     FAILED_TIMEOUT = -4        # Team.awaited_rank did not come
     FAILED_PEER_DEAD = -5      # Team.awaited_rank died
+    FAILED_DAMAGED = -6        # what Team.awaited_rank published cannot be true
 
 # Why a rank gave up (Status.poison).
 cdef enum:

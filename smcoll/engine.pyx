@@ -23,10 +23,10 @@ from smcoll.atomics cimport (
 )
 from smcoll.barrier cimport (
     COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE,
-    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE, DONE, FAILED_EXCEPTION, FAILED_MISMATCH,
-    FAILED_PEER_DEAD, FAILED_POISONED, FAILED_TIMEOUT, POISON_EXCEPTION, POISON_MISMATCH,
-    POISON_PEER_DEAD, POISON_TIMEOUT, Attendant, Team, attend_between_calls, begin_call,
-    begin_mpi_call, init_team, pack_signature, wait_flag,
+    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE, DONE, FAILED_DAMAGED, FAILED_EXCEPTION,
+    FAILED_MISMATCH, FAILED_PEER_DEAD, FAILED_POISONED, FAILED_TIMEOUT, POISON_EXCEPTION,
+    POISON_MISMATCH, POISON_PEER_DEAD, POISON_TIMEOUT, Attendant, Team, attend_between_calls,
+    begin_call, begin_mpi_call, init_team, pack_signature, wait_flag,
 )
 from smcoll.buffers cimport Specification, parse
 from smcoll.cursor cimport Cursor, start_cursor
@@ -289,6 +289,10 @@ cdef class Engine:
             self.failure = (MismatchError, self.explain_mismatch(team.call))
         elif status == FAILED_POISONED:
             self.failure = self.pass_on_poison(blamed, where)
+        elif status == FAILED_DAMAGED:
+            self.poison(POISON_EXCEPTION, blamed)
+            self.failure = (Error, f"rank {blamed} says that its buffers lie where its shared heap "
+                                   f"is not: damaged, in {where}")
         elif status == FAILED_TIMEOUT:
             self.poison(POISON_TIMEOUT, blamed)
             self.failure = (WaitTimeout, f"waited {self.config.timeout:g} s for "

@@ -30,8 +30,6 @@ from posix.mman cimport (
 )
 from posix.unistd cimport close, read
 
-from smcoll.node import memory_headroom
-
 cdef extern from "sys/mman.h" nogil:
     int madvise(void *start, size_t length, int advice) noexcept
     void *mremap(void *old, size_t old_size, size_t new_size, int flags, void *new) noexcept
@@ -99,6 +97,7 @@ cdef struct Heap:
 
 cdef Heap heap
 cdef bytes _nonce = None
+cdef object _headroom = None       # callable: bytes until the cgroup's limit
 
 
 # ---------------------------------------------------------------------- extents
@@ -192,7 +191,7 @@ cdef bint may_grow(size_t nbytes) noexcept with gil:
     """Whether the cgroup has room for ``nbytes`` more. Called without the mutex: takes the GIL."""
     cdef double room
     try:
-        room = memory_headroom()
+        room = _headroom()
     except BaseException:
         return False
     if room < nbytes:
@@ -429,12 +428,13 @@ cdef void _after_fork_child() noexcept nogil:
 
 # ---------------------------------------------------------------------- the file
 
-def create(size_t size, size_t limit):
+def create(size_t size, size_t limit, headroom):
     """Make this process's heap; nothing where it has one. OSError where it can't be had.
 
-    ``size``: bytes of address space; ``limit``: bytes of memory that may be reserved.
+    ``size``: bytes of address space; ``limit``: bytes of memory that may be reserved;
+    ``headroom()``: bytes that the system would give beside them, asked from time to time.
     """
-    global _nonce
+    global _nonce, _headroom
     cdef char *base
     cdef char *table
     cdef size_t pages, table_bytes
@@ -466,6 +466,7 @@ def create(size_t size, size_t limit):
         raise
     madvise(base, size, MADV_HUGEPAGE)
     _nonce = os.urandom(NONCE_BYTES)
+    _headroom = headroom
     memcpy(base, <const char *> _MAGIC, 16)
     memcpy(base + 16, <const char *> _nonce, NONCE_BYTES)
     pthread_mutex_init(&heap.mutex, NULL)

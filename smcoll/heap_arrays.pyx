@@ -141,7 +141,7 @@ def ensure(config, int ranks_on_node=0):
     ranks = ranks_on_node or node.ranks_of_launcher() or 1
     limit = (config.heap_size or psutil.virtual_memory().total // 2) // ranks
     if heap.usage()["address_space"] == 0:
-        heap.create(psutil.virtual_memory().total, limit)
+        heap.create(psutil.virtual_memory().total, limit, lambda: node.memory_headroom())
         mine = own_heap()
     elif heap.record() is None:
         raise OSError(errno.ENOTSUP, "a forked process has no heap of its own")

@@ -8,13 +8,10 @@ from libc.string cimport memcpy
 
 from smcoll.atomics cimport fence_acquire, load_acquire
 from smcoll.barrier cimport (
-    DONE, FAILED_EXCEPTION, FAILED_POISONED, Attendant, barrier_all_read, next_rank,
-    publish_length,
+    DONE, FAILED_DAMAGED, FAILED_POISONED, barrier_all_read, next_rank, publish_length,
 )
 from smcoll.heap cimport STAGED, heap_address, heap_offset
 from smcoll.segment cimport exchange_line, status_of
-
-from smcoll.errors import Error
 
 
 cdef uint64_t place_of(const Team *team, const void *address, size_t nbytes) noexcept nogil:
@@ -24,20 +21,18 @@ cdef uint64_t place_of(const Team *team, const void *address, size_t nbytes) noe
     return heap_offset(&team.heaps[team.rank], address, nbytes)
 
 
-cdef int refuse(Team *team, int rank, uint64_t offset, size_t nbytes) noexcept with gil:
-    (<Attendant> team.attendant).fail(Error(
-        f"rank {rank} says that {nbytes} bytes lie at {offset} in its heap: they don't"))
-    return FAILED_EXCEPTION
-
-
 cdef int find(Team *team, int rank, uint64_t offset, size_t nbytes, char **address) noexcept nogil:
-    """The address here of what ``rank`` published: NULL where it is staged. DONE or FAILED."""
+    """The address here of what ``rank`` published: NULL where it is staged. DONE, or
+    FAILED_DAMAGED where it can't lie there."""
     address[0] = NULL
     if offset == STAGED:
         return DONE
     if team.heaps != NULL:
         address[0] = heap_address(&team.heaps[rank], offset, nbytes)
-    return DONE if address[0] != NULL else refuse(team, rank, offset, nbytes)
+    if address[0] != NULL:
+        return DONE
+    team.awaited_rank = rank
+    return FAILED_DAMAGED
 
 
 cdef Line *publish_places(Team *team, const Places *places, size_t nbytes) noexcept nogil:

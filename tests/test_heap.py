@@ -150,7 +150,7 @@ def test_freed_memory_goes_back_to_the_system():
 
 
 def test_the_cgroups_limit_ends_the_heap(numpy_in_heap, monkeypatch):
-    monkeypatch.setattr("smcoll.heap.memory_headroom", lambda: 1 << 20)
+    monkeypatch.setattr("smcoll.node.memory_headroom", lambda: 1 << 20)
     array = np.ones(300 << 20, "u1")
     assert not smcoll.is_shared(array) and array[-1] == 1
 
