@@ -92,6 +92,7 @@ cdef struct Team:
     bint holds_gil
     int64_t attended           # when the attendant was last called (monotonic ns)
     int64_t attend_every
+    int64_t sleep_after        # a wait that is longer (ns) sleeps between its polls
     uint32_t calls_since_attended
 
 

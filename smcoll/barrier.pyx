@@ -210,7 +210,7 @@ cdef int wait_attending(Team *team, condition holds, void *context) noexcept nog
                     return DONE
                 team.awaited_rank = blamed
                 return status
-        if now - started > SLEEP_AFTER and team.attend_every > 0:
+        if now - started > team.sleep_after and team.attend_every > 0:
             pause = min((now - started) // 16, SLEEP_AT_MOST)
             sleep_time.tv_sec = 0
             sleep_time.tv_nsec = pause
@@ -245,6 +245,7 @@ cdef int init_team(Team *team, uint64_t start) noexcept nogil:
         team.proven[0][bank] = team.proven[1][bank] = start - 1
     team.spin = 0 if team.oversubscribed else POLLS_BEFORE_YIELD
     team.attend_every = ATTEND_EVERY
+    team.sleep_after = SLEEP_AFTER
     team.attended = monotonic_ns()
     for bank in range(layout.banks):
         for kind in range(2):

@@ -26,6 +26,7 @@ from smcoll.algos import ALGORITHMS, RADICES, STREAMED
 from smcoll.config import Config
 from smcoll.creation import CartcommCreation, IntercommCreation, IntracommCreation
 from smcoll.movement import Movement
+from smcoll.nodes.spanning import SpanningEngine
 from smcoll.objects import Objects
 from smcoll.reductions import Reductions
 from smcoll.select import SHARED_HEAP, decision_for
@@ -65,6 +66,20 @@ class Explanation:
         return (f"{self.collective} of {self.nbytes} bytes: {self.algorithm}"
                 f"{f' ({details})' if details else ''}, {self.path}: {self.reason}"
                 f"{evidence}")
+
+
+def explain_spanning(engine, collective, nbytes):
+    """The same for a communicator over several nodes."""
+    if collective in ("scan", "exscan") and not engine.in_rank_order:
+        return Explanation(collective, nbytes, "MPI", "MPI's own", {},
+                           "the nodes do not hold the ranks in their order")
+    if engine.data_refused and collective != "barrier":
+        return Explanation(collective, nbytes, "MPI", "MPI's own", {},
+                           "the memory could not be reserved on all nodes")
+    algorithm, parameters = engine.describe(collective, nbytes)
+    unheeded = engine.span.unheeded()
+    return Explanation(collective, nbytes, "shared memory and network", algorithm, parameters,
+                       "its ranks are on several nodes" + (unheeded and f"; {unheeded}"))
 
 
 class Collectives(Reductions, Movement, Objects):
@@ -110,6 +125,8 @@ class Collectives(Reductions, Movement, Objects):
                                "not among smcoll's collectives")
         if engine is None:
             return Explanation(collective, nbytes, "MPI", "MPI's own", {}, state_of(self).reason)
+        if isinstance(engine, SpanningEngine):
+            return explain_spanning(engine, collective, nbytes)
         row = decision_for(engine.decisions, collective, nbytes)
         inline = engine.is_inline(collective, row.number, nbytes)
         if collective in STREAMED:

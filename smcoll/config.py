@@ -179,6 +179,28 @@ class Config:
     streaming_size: int = _setting(
         "32M", _bytes_between(1, 1 << 50), "bytes",
         "results of at least this size are written around the caches (non-temporal stores)")
+    across_nodes: bool = _setting(
+        True, _boolean, "",
+        "over several nodes: shared memory in each, messages between them; off: MPI wholly")
+    between_nodes: str = _setting(
+        "auto", _one_of("auto", "recursive_doubling", "dissemination"), "",
+        "how nodes exchange short vectors in Allreduce and Barrier: auto, recursive_doubling or "
+        "dissemination")
+    slice_above: int = _setting(
+        "32K", _bytes_between(0, 1 << 50), "bytes",
+        "over several nodes, an Allreduce of more is cut into slices that several ranks of a node "
+        "exchange at once; up to this size only leaders do")
+    network_ranks: int = _setting(
+        0, _integer(0, 4096), "ranks",
+        "ranks of a node that exchange slices at once; 0: 4, or the ranks of the smallest node")
+    network_section: int = _setting(
+        "128K", _bytes_between(4096, 1 << 30), "bytes",
+        "over several nodes, piece of a long vector (of each slice) that is on the network while "
+        "the next is in shared memory")
+    bundle_size: int = _setting(
+        "8K", _bytes_between(0, 1 << 30), "bytes",
+        "over several nodes, the longest message between two ranks that travels with others "
+        "between the same nodes (Gather, Scatter, Alltoall, Allgather)")
     eager: bool = _setting(
         False, _boolean, "", "make the whole segment with the communicator, not at the first call")
     strict: bool = _setting(

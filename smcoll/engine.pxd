@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.algos cimport Operands, Plan
 from smcoll.allgather cimport Gathering
-from smcoll.barrier cimport Attendant, Team, pack_signature
+from smcoll.barrier cimport Attendant, Team, condition, pack_signature
 from smcoll.buffers cimport Specification
 from smcoll.cursor cimport Cursor
 from smcoll.domains cimport Domains
@@ -10,7 +10,7 @@ from smcoll.heap cimport HeapView
 from smcoll.kernels cimport Operation, reduction_kernel
 from smcoll.reduce_scatter cimport Blocks
 from smcoll.segment cimport Mapping
-from smcoll.streams cimport Stream, Transfer
+from smcoll.streams cimport Exchange, Stream, Transfer
 from smcoll.trees cimport Tree
 
 cdef enum:
@@ -70,6 +70,9 @@ cdef class Engine:
     cdef bint unusable         # failed or closed
     cdef bint warned
     cdef int64_t looked_at_all     # when a wait last looked at all ranks' lives (monotonic ns)
+    cdef list names            # of a node's ranks, as the communicator that spans it numbers them
+    cdef double patience       # times the set timeout: who waits for a waiting rank gives up later
+    cdef object outside        # ranks of another node that this one waits for
     cdef object budget
     cdef object __weakref__
 
@@ -108,12 +111,20 @@ cdef class Engine:
     cdef map_of_peers(self, int part)
     cdef reserve_mine(self, int part, size_t wanted)
     cdef int reserve(self, int part, uint64_t signature, uint64_t nbytes) except -1
+    cdef int wait_outside(self, condition holds, void *context, int64_t sleep_after) noexcept
+    cdef int complete_outside(self, condition holds, void *context) except -1
+    cdef int carry_out_stage(self, int collective, uint64_t signature, uint64_t nbytes,
+                             const Operands *operands, const Plan *plan, void *details) except -1
     cdef int carry_out(self, int collective, uint64_t signature, const Operands *operands,
                        const Plan *plan, void *details) except -1
     cdef int exchange_(self, int collective, int root, Transfer *outgoing, int sends,
                        Transfer *incoming, int receives, size_t nbytes, list grown,
                        int algorithm=*, bint second_stage=*, Cursor *own=*,
                        Cursor *own_place=*) except -1
+    cdef int exchange_stage(self, uint64_t signature, Transfer *outgoing, int sends,
+                            Transfer *incoming, int receives, list grown) except -1
+    cdef int run_exchange(self, Exchange *exchange, Transfer *outgoing, int sends,
+                          Transfer *incoming, int receives, size_t nbytes, list grown) noexcept
     cdef place(self, Transfer *message, list grown)
     cdef int barrier_(self, const Plan *plan) except -1
     cdef int bcast_(self, char *buffer, size_t nbytes, int root, const Plan *plan,

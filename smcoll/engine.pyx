@@ -26,7 +26,7 @@ from smcoll.barrier cimport (
     COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE, DONE, FAILED_DAMAGED, FAILED_EXCEPTION,
     FAILED_MISMATCH, FAILED_PEER_DEAD, FAILED_POISONED, FAILED_TIMEOUT, POISON_EXCEPTION,
     POISON_MISMATCH, POISON_PEER_DEAD, POISON_TIMEOUT, Attendant, Team, attend_between_calls,
-    begin_call, begin_mpi_call, init_team, pack_signature, wait_flag,
+    begin_call, begin_mpi_call, init_team, condition, pack_signature, wait_until,
 )
 from smcoll.buffers cimport Specification, parse
 from smcoll.cursor cimport Cursor, start_cursor
@@ -68,9 +68,13 @@ cdef enum:
 cdef enum:
     # Above this many bytes a call gives the GIL up at its start; below, when it first yields.
     RELEASE_GIL_ABOVE = 16384
+    # Ranks that wait for the network poll it for so long (ns) before they sleep between polls.
+    SLEEP_AFTER_OUTSIDE = 50_000_000
     # Statistics time every call above this size, and one in 64 below: two clock reads would be
     # a visible part of a short call.
     TIME_ALL_ABOVE = 65536
+
+cdef int64_t FOREVER = (<int64_t> 1 << 62)
 
 # How often a wait looks whether ranks other than the awaited one are alive.
 cdef int64_t LOOK_AT_ALL_EVERY = 50_000_000
@@ -108,8 +112,6 @@ cdef class Engine:
         memset(self.choices, 0, sizeof(self.choices))
         memset(self.tallies, 0, sizeof(self.tallies))
         memset(self.mpi_tallies, 0, sizeof(self.mpi_tallies))
-        self.team.base = mapping.base
-        self.team.layout = mapping.layout
         self.team.rank = rank
         self.team.size = size
         self.team.oversubscribed = oversubscribed
@@ -122,9 +124,13 @@ cdef class Engine:
         self.attendant.watch = lambda awaited, seconds: _watch(reference, awaited, seconds)
         self.team.attendant = <void *> self.attendant
         self.start = start
-        init_team(&self.team, start)
+        self.patience = 1
         self.team.streaming_size = config.streaming_size
         self.team.direct_above = config.heap_threshold
+        if mapping is not None:
+            self.team.base = mapping.base
+            self.team.layout = mapping.layout
+            init_team(&self.team, start)
         if config.spin >= 0:
             self.team.spin = config.spin
         if heaps is not None:
@@ -280,8 +286,12 @@ cdef class Engine:
         blamed = team.awaited_rank
         if status == FAILED_EXCEPTION:
             error = self.attendant.take_failure()
+            if hasattr(error, "blamed"):
+                # From another node, whose ranks have no word in this segment.
+                self.give_up(error, team.size + error.blamed)
+                raise error
             self.poison(POISON_EXCEPTION, team.rank)
-            self.failure = (Error, f"rank {team.rank} was interrupted in {where}: "
+            self.failure = (Error, f"rank {self.name(team.rank)} was interrupted in {where}: "
                                    f"{type(error).__name__}")
             raise error
         if status == FAILED_MISMATCH:
@@ -291,10 +301,11 @@ cdef class Engine:
             self.failure = self.pass_on_poison(blamed, where)
         elif status == FAILED_DAMAGED:
             self.poison(POISON_EXCEPTION, blamed)
-            self.failure = (Error, f"rank {blamed} says that its buffers lie where its shared heap "
-                                   f"is not: damaged, in {where}")
+            self.failure = (Error, f"rank {self.name(blamed)} says that its buffers lie where its "
+                                   f"shared heap is not, in {where}")
         elif status == FAILED_TIMEOUT:
-            self.poison(POISON_TIMEOUT, blamed)
+            outside = blamed < 0 and self.outside is not None
+            self.poison(POISON_TIMEOUT, team.size + self.outside[0] if outside else blamed)
             self.failure = (WaitTimeout, f"waited {self.config.timeout:g} s for "
                                          f"{self.awaited_in_words(blamed)} in {where}")
         else:
@@ -323,8 +334,33 @@ cdef class Engine:
         """Give the communicator up without synchronising: an exception is on its way up."""
         if not self.closed and self.failure is None:
             self.poison(POISON_EXCEPTION, self.team.rank)
-            self.failure = (Error, f"rank {self.team.rank} abandoned the communicator")
+            self.failure = (Error, f"rank {self.name(self.team.rank)} abandoned the communicator")
             self.unusable = True
+
+    def give_up(self, error, int blamed):
+        """The same for a reason that was found outside of the segment; ``blamed`` as in names."""
+        if not self.closed and self.failure is None:
+            reasons = {PeerError: POISON_PEER_DEAD, MismatchError: POISON_MISMATCH,
+                       WaitTimeout: POISON_TIMEOUT}
+            self.poison(reasons.get(type(error), POISON_EXCEPTION), blamed)
+            self.failure = (type(error), str(error))
+            self.unusable = True
+
+    def blames(self):
+        """Whom this rank gave up for, as in ``name``; itself where it was nobody's fault."""
+        cdef Status *status = status_of(&self.team.layout, self.team.base, self.team.rank)
+        blamed = <int> status.poison_rank
+        return self.name(blamed if blamed >= 0 else self.team.rank)
+
+    def name(self, int rank):
+        """A rank of this engine as the communicator's user numbers it.
+
+        Where the communicator spans nodes, this engine has the ranks of one node; numbers from
+        its size on stand for the ranks of the communicator.
+        """
+        if self.names is None:
+            return rank
+        return self.names[rank] if rank < self.team.size else rank - self.team.size
 
     # ------------------------------------------------------------------ the watch
 
@@ -374,10 +410,10 @@ cdef class Engine:
                     return FAILED_PEER_DEAD
         if 0 < self.config.warn_after <= seconds and not self.warned:
             self.warned = True
-            print(f"smcoll: rank {team.rank} has waited {seconds:.0f} s for "
+            print(f"smcoll: rank {self.name(team.rank)} has waited {seconds:.0f} s for "
                   f"{self.awaited_in_words(rank)} in call {team.call}, "
                   f"{describe_call(team.signature, team.nbytes)}", file=sys.stderr, flush=True)
-        if 0 < self.config.timeout <= seconds:
+        if 0 < self.config.timeout * self.patience <= seconds:
             return FAILED_TIMEOUT
         return DONE
 
@@ -410,11 +446,13 @@ cdef class Engine:
             entry = self.published_call(rank, call)
             if entry is None:
                 continue
-            callers.setdefault(describe_call(*entry), []).append(rank)
+            callers.setdefault(describe_call(*entry), []).append(self.name(rank))
         sides = sorted(callers.items(), key=lambda side: (len(side[1]), side[1]))
         text = ", ".join(f"{in_words(ranks)} called {what}" for what, ranks in sides)
         if len(sides) == 2 and len(sides[1][1]) > 1:
             text = f"{in_words(sides[0][1])} called {sides[0][0]}, the others {sides[1][0]}"
+        if len(sides) < 2 and self.names is not None:
+            text += ", another node something else"
         return f"ranks disagree about collective number {call}: {text}"
 
     def pass_on_poison(self, int rank, where):
@@ -427,32 +465,34 @@ cdef class Engine:
         if reason == POISON_MISMATCH:
             return MismatchError, self.explain_mismatch(call)
         if reason == POISON_PEER_DEAD:
-            return PeerError, f"rank {blamed} has died, as rank {rank} found, during {where}"
+            return PeerError, (f"rank {self.name(blamed)} has died, as rank {self.name(rank)} "
+                               f"found, during {where}")
         entry = self.published_call(rank, call)
         what = "a collective" if entry is None else describe_call(*entry)
         if reason == POISON_TIMEOUT:
-            awaited = "MPI" if blamed < 0 else f"rank {blamed}"
-            return WaitTimeout, (f"rank {rank} waited in vain for {awaited} in its call {call}, "
-                                 f"{what}; seen in {where}")
-        return PeerError, (f"rank {blamed} gave the communicator up in its call {call}, {what}; "
-                           f"seen in {where}")
+            awaited = "MPI" if blamed < 0 else f"rank {self.name(blamed)}"
+            return WaitTimeout, (f"rank {self.name(rank)} waited in vain for {awaited} in its "
+                                 f"call {call}, {what}; seen in {where}")
+        return PeerError, (f"rank {self.name(blamed)} gave the communicator up in its call {call}, "
+                           f"{what}; seen in {where}")
 
     def explain_absence(self, int rank, where):
         cdef Status *status = status_of(&self.team.layout, self.team.base, rank)
         if load_acquire(&status.left) != 0:
-            return f"rank {rank} has freed the communicator or ended, while waited for in {where}"
-        return f"rank {rank} has died, while waited for in {where}"
+            return (f"rank {self.name(rank)} has freed the communicator or ended, while waited "
+                    f"for in {where}")
+        return f"rank {self.name(rank)} has died, while waited for in {where}"
 
     def awaited_in_words(self, int rank):
         """Who is awaited, and where that rank is as far as it has published it."""
         if rank < 0:
-            return "MPI"
+            return "MPI" if self.outside is None else f"{in_words(self.outside)}, on another node,"
         cdef Status *status = status_of(&self.team.layout, self.team.base, rank)
         cdef uint64_t call = load_acquire(&status.current_call)
         entry = self.published_call(rank, call)
         what = "no collective yet" if entry is None else describe_call(*entry)
         relation = "in or past" if call >= self.team.call else "not beyond"
-        return f"rank {rank}, which is {relation} its call {call}, {what},"
+        return f"rank {self.name(rank)}, which is {relation} its call {call}, {what},"
 
     def observe(self):
         """Every rank's ``observation.RankView``: what it does and whom it waits for. Local."""
@@ -589,6 +629,20 @@ cdef class Engine:
         if start != 0:
             tally.timed_calls += 1
             tally.timed_ns += monotonic_ns() - start
+
+    cdef int carry_out_stage(self, int collective, uint64_t signature, uint64_t nbytes,
+                             const Operands *operands, const Plan *plan, void *details) except -1:
+        """One stage of a call that spans nodes, of ``nbytes`` bytes in all.
+
+        The memory that it needs is there: that was agreed between the nodes.
+        """
+        cdef int status
+        self.continues = True
+        self.enter()
+        begin_call(&self.team, signature, nbytes)
+        self.release_gil_if_long(operands.nbytes)
+        status = run_collective(&self.team, collective, plan, operands, details)
+        return self.leave(status)
 
     cdef int carry_out(self, int collective, uint64_t signature, const Operands *operands,
                        const Plan *plan, void *details) except -1:
@@ -767,6 +821,33 @@ cdef class Engine:
         cdef Tally *tally = &self.tallies[collective][algorithm]
         cdef Exchange exchange
         cdef int64_t began
+        cdef int status
+        self.enter()
+        began = self.went_on(tally, nbytes) if second_stage else self.started(tally, nbytes)
+        begin_call(&self.team, stream_signature(collective, root), 0)
+        self.release_gil_if_long(nbytes)
+        exchange.own = own
+        exchange.own_place = own_place
+        status = self.run_exchange(&exchange, outgoing, sends, incoming, receives, nbytes, grown)
+        self.finished(tally, began)
+        self.leave(status)
+        return exchange.truncated
+
+    cdef int exchange_stage(self, uint64_t signature, Transfer *outgoing, int sends,
+                            Transfer *incoming, int receives, list grown) except -1:
+        """The same as a stage of a call that spans nodes."""
+        cdef Exchange exchange
+        cdef int status
+        self.continues = True
+        self.enter()
+        begin_call(&self.team, signature, 0)
+        exchange.own = exchange.own_place = NULL
+        status = self.run_exchange(&exchange, outgoing, sends, incoming, receives, 0, grown)
+        self.leave(status)
+        return exchange.truncated
+
+    cdef int run_exchange(self, Exchange *exchange, Transfer *outgoing, int sends,
+                          Transfer *incoming, int receives, size_t nbytes, list grown) noexcept:
         cdef int status, i
         exchange.team = &self.team
         exchange.streams = self.streams
@@ -774,17 +855,11 @@ cdef class Engine:
         exchange.incoming = incoming
         exchange.sends = sends
         exchange.receives = receives
-        exchange.own = own
-        exchange.own_place = own_place
-        self.enter()
-        began = self.went_on(tally, nbytes) if second_stage else self.started(tally, nbytes)
-        begin_call(&self.team, stream_signature(collective, root), 0)
-        self.release_gil_if_long(nbytes)
         for i in range(receives):
             incoming[i].cursor.streaming = nbytes >= self.team.streaming_size
-        begin_exchange(&exchange)
+        begin_exchange(exchange)
         while True:
-            status = complete_exchange(&exchange)
+            status = complete_exchange(exchange)
             if status != NEEDS_MEMORY:
                 break
             self.take_gil_back()
@@ -794,12 +869,10 @@ cdef class Engine:
                 self.attendant.fail(error)
                 status = FAILED_EXCEPTION
                 break
-        self.finished(tally, began)
         if status != DONE:
             for i in range(sends):
                 self.keep(outgoing[i].cursor.address)
-        self.leave(status)
-        return exchange.truncated
+        return status
 
     cdef place(self, Transfer *message, list grown):
         cdef bytes memory
@@ -903,11 +976,10 @@ cdef class Engine:
         So its signature is published, and poison, signals and timeouts reach it (DESIGN rule 9).
         ``start_call()`` returns the request.
         """
-        cdef uint64_t finished = 0
-        cdef int number = COLLECTIVE_NUMBERS[collective], status = DONE
+        cdef int number = COLLECTIVE_NUMBERS[collective], status
         cdef Tally *tally = &self.mpi_tallies[number]
         cdef int64_t start
-        cdef object poke = self.attendant.poke
+        cdef _Completion completion
         self.enter()
         start = monotonic_ns()
         tally.calls += 1
@@ -921,21 +993,40 @@ cdef class Engine:
         except BaseException:
             unlock(&self.team.status.busy)
             raise
-        flag = _Flag()
-        flag.at(&finished)
-        if not flag.test(request):
-            self.attendant.poke = lambda: flag.test(request)
-            self.team.attend_every = 0
-            status = wait_flag(&self.team, &finished, 1, -1)
-            self.take_gil_back()
-            self.attendant.poke = poke
+        completion = _Completion(request)
+        # Not slept through: a long message may need MPI all the time.
+        status = self.wait_outside(completed, <void *> completion, FOREVER)
         self.finished(tally, start)
         if status != DONE:
             # MPI may still write into the buffers, which `start_call` keeps alive.
             self.unfinished.append((request, start_call))
         self.leave(status)
-        if flag.error is not None:
-            raise flag.error
+        if completion.error is not None:
+            raise completion.error
+
+    cdef int wait_outside(self, condition holds, void *context, int64_t sleep_after) noexcept:
+        """Wait for what does not lie in the segment but is MPI's to bring. DONE or a FAILED code.
+
+        Every poll asks MPI.
+        """
+        cdef int status
+        cdef int64_t usual = self.team.sleep_after
+        self.team.awaited_rank = -1
+        if holds(context):
+            return DONE
+        self.team.sleep_after = sleep_after
+        status = wait_until(&self.team, holds, context)
+        self.team.sleep_after = usual
+        self.take_gil_back()
+        return status
+
+    cdef int complete_outside(self, condition holds, void *context) except -1:
+        """The same as a stage of its own of the call that this rank is in."""
+        cdef int status
+        self.continues = True
+        self.enter()
+        status = self.wait_outside(holds, context, SLEEP_AFTER_OUTSIDE)
+        return self.leave(status)
 
     # ------------------------------------------------------------------ what it did and would do
 
@@ -1055,20 +1146,22 @@ cdef class _KeptPlan:
     cdef Plan plan
 
 
-cdef class _Flag:
-    """A private word that a request's completion sets, for the one wait function."""
+cdef class _Completion:
+    """The condition that a request of MPI's is complete, for the one wait function."""
 
-    cdef uint64_t *word
+    cdef object request
     cdef object error              # what MPI raised: a truncation is this rank's alone
 
-    cdef at(self, uint64_t *word):
-        self.word = word
+    def __cinit__(self, request):
+        self.request = request
 
-    def test(self, request):
+    cdef bint test(self):
         try:
-            if not request.Test():
-                return False
+            return self.request.Test()
         except MPI.Exception as error:
             self.error = error
-        store_release(self.word, 1)
-        return True
+            return True
+
+
+cdef bint completed(void *context) noexcept with gil:
+    return (<_Completion> context).test()

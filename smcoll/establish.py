@@ -24,6 +24,10 @@ from .config import Config
 from .engine import Engine
 from .errors import SegmentError, TopologyError, WaitTimeout
 from .memory import budget
+from .nodes.network import Network, hidden_communicator
+from .nodes.placement import Placement
+from .nodes.span import ONE_NODE_ONLY, Span
+from .nodes.spanning import SpanningEngine
 from .segment import NONCE_BYTES, Mapping, remove_stale
 from .topology import domains
 
@@ -101,22 +105,22 @@ def _problem_of(rank: int, step) -> str | None:
     return None
 
 
-def ranks_on_node(size: int) -> int:
+def ranks_on_node() -> int:
     """Ranks of the whole job on this node, as the launcher says, else of COMM_WORLD."""
-    return max(size, node.ranks_of_launcher() or MPI.Intracomm(MPI.COMM_WORLD).Get_size())
+    return node.ranks_of_launcher() or MPI.Intracomm(MPI.COMM_WORLD).Get_size()
 
 
 def _cpus_of(mask: int) -> frozenset[int]:
     return frozenset(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)
 
 
-def _facts(others: int) -> dict:
-    """What the ranks must know of each other; ``others``: ranks on this node beside them."""
+def _facts() -> dict:
+    """What the ranks must know of each other."""
     return {
         "node": node.identity(),
         "cpus": hex(sum(1 << cpu for cpu in node.allowed_cpus())),
         "quota": min(node.cpu_quota(), 1e6),
-        "others": others,
+        "job": ranks_on_node(),
         "instructions": len(kernels.instruction_sets()) - 1,
     }
 
@@ -139,33 +143,49 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
     if size == 1:
         return None, config, "one rank"
     _this_thread.config = config
-    local = ranks_on_node(size)
     mine = {
         "place": (),
         "misplaced": None,
         "config": dataclasses.asdict(config) if rank == 0 else None,
-        "nonce": os.urandom(NONCE_BYTES).hex() if rank == 0 else None,
+        "nonce": os.urandom(NONCE_BYTES).hex(),
     }
-    mine["problem"] = _problem_of(
-        rank, lambda: mine.update(_facts(local - size) | _own_place(rank)))
+    mine["problem"] = _problem_of(rank, lambda: mine.update(_facts() | _own_place(rank)))
     facts = gather(comm, mine)
     config = Config(**facts[0]["config"])
     misplaced = next((fact["misplaced"] for fact in facts if fact["misplaced"] is not None), None)
     if misplaced is not None:
         raise TopologyError(misplaced)
-    nonce = bytes.fromhex(facts[0]["nonce"])
     if config.disable:
         return None, config, "disabled by its settings"
     problem = next((fact["problem"] for fact in facts if fact["problem"] is not None), None)
     if problem is not None:
         return _refused(comm, config, problem)
-    if len({fact["node"] for fact in facts}) > 1:
+    instructions = min(fact["instructions"] for fact in facts)
+    place = Placement([fact["node"] for fact in facts])
+    if place.nodes == 1:
+        engine, problem = _node_engine(comm, config, facts, instructions)
+    elif config.across_nodes:
+        engine, problem = _spanning_engine(comm, config, facts, instructions, place)
+    else:
         return None, config, "its ranks are on several nodes"
-
-    budget.set_limit(config.budget, local)
-    mapping, problem = _first_that_can_be_had(comm, config, nonce)
-    if mapping is None:
+    if engine is None:
         return _refused(comm, config, problem)
+    if config.eager:
+        engine.reserve_data()
+    if place.nodes == 1:
+        return engine, config, "shared memory"
+    return engine, config, f"shared memory on each of {place.nodes} nodes, messages between them"
+
+
+def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
+                 instructions: int) -> tuple[Engine | None, str]:
+    """The engine of ranks that are all on this node, or None and why not; alike on all of them."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    local = max(size, max(fact["job"] for fact in facts))
+    budget.set_limit(config.budget, local)
+    mapping, problem = _first_that_can_be_had(comm, config, bytes.fromhex(facts[0]["nonce"]))
+    if mapping is None:
+        return None, problem
 
     def give_back() -> None:
         budget.give_back(mapping.control_bytes)
@@ -176,7 +196,7 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
         oversubscribed = node.outnumbered(
             [_cpus_of(int(fact["cpus"], 16)) for fact in facts],
             min(fact["quota"] for fact in facts),
-            max(fact["others"] for fact in facts),
+            local - size,
         )
         progress.start()
         # Rank 0 alone reads a table: others may see other files.
@@ -186,11 +206,11 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
 
         def make_engine() -> None:
             nonlocal engine
-            engine = Engine(mapping, config, rank, size, oversubscribed,
-                            min(fact["instructions"] for fact in facts), progress.poke, budget,
-                            places=[fact["place"] for fact in facts], heaps=heaps)
-            engine.use(select.decide(config, size, oversubscribed, len(engine.domains),
-                                     table, heaps is not None))
+            engine = Engine(mapping, config, rank, size, oversubscribed, instructions,
+                            progress.poke, budget, places=[fact["place"] for fact in facts],
+                            heaps=heaps)
+            engine.use(select.decide(config, size, oversubscribed, len(engine.domains), table,
+                                     heaps is not None))
 
         # Agreed, too: nobody may look at our words before they have their first values.
         problem = attempt(comm, make_engine)
@@ -200,10 +220,47 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
         raise
     if problem is not None:
         give_back()
-        return _refused(comm, config, problem)
-    if config.eager:
-        engine.reserve_data()
-    return engine, config, "shared memory"
+        return None, problem
+    return engine, ""
+
+
+def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instructions: int,
+                     place: Placement) -> tuple[Engine | None, str]:
+    """The engine of ranks on several nodes; if one node can't have its segment, none has."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    mine = place.node_of[rank]
+    hidden = hidden_communicator(comm)
+    neighbours = MPI.Intracomm.Split(comm, mine, rank)
+    here = [facts[peer] for peer in place.members[mine]]
+    try:
+        # Arrays in shared heaps are staged there.
+        engine, problem = _node_engine(neighbours, dataclasses.replace(config, heap=False), here,
+                                       instructions)
+    except SegmentError as error:
+        # Of this node alone: one that raised here would leave the others waiting.
+        engine, problem = None, str(error)[:400]
+    neighbours.Free()
+    records = gather(comm, {"problem": problem, "tag": hidden.next_tag,
+                            "oversubscribed": engine is not None and engine.oversubscribed})
+    problem = next((record["problem"] for record in records if record["problem"]), "")
+    if problem:
+        if engine is not None:
+            engine.close()
+        return None, problem
+    tag = hidden.take_tags(max(record["tag"] for record in records))
+    span = Span(engine, Network(hidden.comm, tag, engine, place), place, config, rank)
+    unheeded = span.unheeded()
+    if unheeded and rank == 0:
+        print(f"smcoll: {unheeded}; this communicator of {size} ranks is on {place.nodes} nodes",
+              file=sys.stderr, flush=True)
+    # Choices that the ranks compare: nodes may differ in their CPUs.
+    oversubscribed = any(record["oversubscribed"] for record in records)
+    spanning = SpanningEngine(None, config, rank, size, oversubscribed, instructions,
+                              progress.poke, budget)
+    spanning.attach(span)
+    spanning.use(select.decide(dataclasses.replace(config, **dict.fromkeys(
+        ONE_NODE_ONLY, "auto")), size, oversubscribed))
+    return spanning, ""
 
 
 # This process's mappings of other processes' heaps, by the heap's nonce: one for each, however many

@@ -1,23 +1,6 @@
 from libc.stdint cimport int64_t
 
-from smcoll.allgather cimport Gathering
-from smcoll.cursor cimport Cursor, Runs
 from smcoll.engine cimport Engine
-from smcoll.streams cimport Transfer
-
-
-cdef class Messages:
-    cdef Transfer *outgoing
-    cdef Transfer *incoming
-
-
-cdef class Gathered:
-    cdef Gathering all
-    cdef size_t *block
-    cdef Cursor *cursors
-
-    cdef void room(self, int rank, char *address, size_t nbytes, const Runs *runs)
-    cdef void contribute(self, char *address, size_t nbytes, const Runs *runs)
 
 
 cdef list gather_counts(Engine engine, int64_t mine)

@@ -11,7 +11,6 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from mpi4py import MPI
 
 from libc.stdint cimport int64_t
-from libc.stdlib cimport free, malloc
 
 from smcoll.algos cimport SCATTER_TWO_STAGE
 from smcoll.barrier cimport (
@@ -27,6 +26,7 @@ from smcoll.cursor cimport Cursor, Runs, copy_message, pack_next, start_cursor, 
 from smcoll.datatypes cimport Typemap, typemap_of
 from smcoll.domains cimport DomainView, Holders, leader_of, members_of
 from smcoll.engine cimport CARRIED_OUT, USE_MPI, Engine, stream_signature
+from smcoll.messages cimport Gathered, Messages
 from smcoll.state cimport check_root, engine_of, own_mpi
 from smcoll.streams cimport Transfer
 
@@ -476,50 +476,6 @@ cdef allgather(comm, parser parse_sides, sendbuf, recvbuf, str method):
         return engine.through_mpi("allgather", partial(nonblocking(method), comm, sendbuf, recvbuf),
                                   nbytes=gathered.all.longest)
     check_truncated(gathered.all.truncated)
-
-
-@cython.freelist(4)
-cdef class Messages:
-    """The messages of one call: its own, whatever calls a signal handler tries meanwhile."""
-
-    def __cinit__(self, int ranks):
-        self.outgoing = <Transfer *> malloc(ranks * sizeof(Transfer))
-        self.incoming = <Transfer *> malloc(ranks * sizeof(Transfer))
-        if self.outgoing == NULL or self.incoming == NULL:
-            raise MemoryError
-
-    def __dealloc__(self):
-        free(self.outgoing)
-        free(self.incoming)
-
-
-@cython.freelist(4)
-cdef class Gathered:
-    """The blocks of an Allgather and the memory that describes them."""
-
-    def __cinit__(self, int ranks):
-        self.block = <size_t *> malloc(ranks * sizeof(size_t))
-        self.cursors = <Cursor *> malloc(ranks * sizeof(Cursor))
-        if self.block == NULL or self.cursors == NULL:
-            raise MemoryError
-        self.all.block = self.block
-        self.all.recv = self.cursors
-        self.all.longest = 0
-        self.all.in_place = True
-        self.all.truncated = 0
-
-    def __dealloc__(self):
-        free(self.block)
-        free(self.cursors)
-
-    cdef void room(self, int rank, char *address, size_t nbytes, const Runs *runs):
-        self.block[rank] = nbytes
-        self.all.longest = max(self.all.longest, nbytes)
-        start_cursor(&self.cursors[rank], address, runs, nbytes)
-
-    cdef void contribute(self, char *address, size_t nbytes, const Runs *runs):
-        self.all.send_bytes = nbytes
-        start_cursor(&self.all.send, address, runs, nbytes)
 
 
 cdef list gather_counts(Engine engine, int64_t mine):

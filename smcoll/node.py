@@ -15,9 +15,11 @@ SHARED_MEMORY = "/dev/shm"
 def identity() -> str:
     """Equal on two processes that run under one kernel with one host name.
 
-    OSError where the kernel's number can't be read: without it two nodes might look the same.
+    ``SMCOLL_NODE`` tells further nodes apart: containers that look alike and share no memory, or
+    pretended nodes in tests. OSError where the kernel's number can't be read: without it two nodes
+    might look the same.
     """
-    return f"{os.uname().nodename} {_boot_id()}"
+    return f"{os.uname().nodename} {_boot_id()} {os.environ.get('SMCOLL_NODE', '')}".rstrip()
 
 
 @functools.cache

@@ -27,7 +27,7 @@ from smcoll.barrier cimport (
 )
 from smcoll.cursor cimport start_cursor
 from smcoll.engine cimport USE_MPI, Engine, stream_signature
-from smcoll.movement cimport Gathered, Messages
+from smcoll.messages cimport Gathered, Messages
 from smcoll.state cimport check_root, engine_of, own_mpi
 from smcoll.streams cimport Transfer
 

@@ -85,7 +85,7 @@ cdef class State:
     def stats(self):
         rows = [] if self.engine is None else self.engine.stats()
         for row in rows:
-            if row["path"] == "MPI":
+            if row["path"] == "MPI" and "reason" not in row:
                 row["reason"] = (
                     "shared memory could not be reserved"
                     if self.engine.data_refused or self.engine.streams_refused else

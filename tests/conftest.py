@@ -27,6 +27,8 @@ def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true",
                      help="also run the tests marked slow (other projects' tests, fetched from "
                      "PyPI; large models, ThreadSanitizer and planted bugs)")
+    parser.addoption("--nodes", type=int, default=1,
+                     help="run the tests marked mpi on so many pretended nodes")
 
 
 def pytest_configure(config):
@@ -34,6 +36,9 @@ def pytest_configure(config):
         "markers",
         "mpi(*ranks, deadline=120): runs inside an mpiexec job of each of these rank counts; the "
         "deadline is in seconds",
+    )
+    config.addinivalue_line(
+        "markers", "one_node: about what only ranks of one node have; left out with --nodes"
     )
 
 
@@ -49,6 +54,10 @@ def pytest_generate_tests(metafunc):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(session, config, items):
+    if config.getoption("nodes") > 1:
+        for item in items:
+            if item.get_closest_marker("one_node") is not None:
+                item.add_marker(pytest.mark.skip(reason="about ranks of one node"))
     if harness.inside_job() is None:
         items[:] = harness.replace_mpi_items(session, items)
         if not config.getoption("slow"):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import os
 import random
 import sys
 
@@ -498,7 +499,11 @@ def main() -> None:
     parser.add_argument("--replay", metavar="SEED:STEP")
     parser.add_argument("--mutant", action="store_true")
     parser.add_argument("--small", action="store_true", help="one-page segments and streams")
+    parser.add_argument("--nodes", metavar="N,N,...",
+                        help="pretend that the ranks are on these nodes, one number a rank")
     options = parser.parse_args()
+    if options.nodes:
+        os.environ["SMCOLL_NODE"] = options.nodes.split(",")[MPI.COMM_WORLD.rank]
     if options.replay:
         options.seed, number = map(int, options.replay.split(":"))
     fields = {"segment_size": 4096, "stream_size": 4096, "inline_size": 64,

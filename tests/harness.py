@@ -31,6 +31,7 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
+import pretend
 import pytest
 
 DEADLINE = 120.0  # seconds a test may take inside a job
@@ -72,6 +73,7 @@ class Job:
             "sys_path": sys.path,
             "rootdir": str(config.rootpath),
             "import_mode": config.getoption("importmode"),
+            "nodes": config.getoption("nodes"),
         }
         (self.directory / "job.json").write_text(json.dumps(description))
         (self.directory / "commands").touch()
@@ -83,6 +85,8 @@ class Job:
         }
         # Ranks outnumber cores: no threads beside them, and no plugins that they don't use.
         environment |= {"OPENBLAS_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        if config.getoption("nodes") > 1:
+            environment |= pretend.clique_settings(min(ranks, config.getoption("nodes")))
         with open(self.directory / "output", "wb") as output:
             self.process = subprocess.Popen(
                 arguments,
@@ -413,6 +417,8 @@ def rank_main(directory: Path) -> int:
     rank = MPI.COMM_WORLD.Get_rank()
     if MPI.COMM_WORLD.Get_size() != job["ranks"]:
         raise RuntimeError(f"{MPI.COMM_WORLD.Get_size()} ranks instead of {job['ranks']}")
+    if job["nodes"] > 1 and job["ranks"] > 1:
+        pretend.enter_node(MPI.COMM_WORLD, job["nodes"])
     (directory / f"rank-{rank}.pid").write_text(str(os.getpid()))
     stack = open(directory / f"rank-{rank}.stack", "w")  # noqa: SIM115
     faulthandler.enable(stack)
@@ -425,6 +431,7 @@ def rank_main(directory: Path) -> int:
         "--rootdir", job["rootdir"],
         "--confcutdir", str(Path(__file__).parent),
         "--import-mode", job["import_mode"],
+        "--nodes", str(job["nodes"]),
         "--runxfail",  # the outer process heeds xfail
         "-p", "no:terminal",
         "-p", "no:cacheprovider",

@@ -1,0 +1,4 @@
+from smcoll.nodes.span cimport Reduction, Span
+
+cdef int allreduce_between(Span span, const Reduction *reduction, char *vector, size_t elements,
+                           list peers) except -1

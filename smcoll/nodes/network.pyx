@@ -1,0 +1,330 @@
+"""Messages between the nodes of a communicator: nonblocking MPI, completed in the one wait.
+
+A message has a header that says of which call it is; a short one travels with it, a long one as a
+second message, straight from and to its place. So ranks of different nodes that disagree about a
+call find out as ranks of one node do (DESIGN rule 9).
+
+All ranks of a communicator's group share one hidden communicator with all others of that group:
+each has tags of its own. It lasts until the program ends, since freeing it would be collective.
+"""
+
+import json
+import os
+import time
+
+from mpi4py import MPI
+
+from libc.stdint cimport uint64_t
+from libc.string cimport memcpy
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+
+from smcoll.engine cimport Engine
+
+from smcoll.calls import describe_call
+from smcoll.errors import Error, MismatchError, PeerError, WaitTimeout
+
+cdef enum:
+    HEADER = sizeof(Header)
+    SHORT = 4096                   # bytes that travel with the header
+    ALARM = 4096
+    TAGS = 4                       # of a communicator: header, long message, alarm, direct message
+
+# Until when (s) a rank that gave up waits for what it can't call back.
+_GRACE = 0.1
+
+_KINDS = {kind.__name__: kind for kind in (Error, MismatchError, PeerError, WaitTimeout)}
+_hidden = {}
+_alarms_sent = []
+_unfinished = []                   # of ranks that gave up: MPI may still use this memory
+_world = MPI.COMM_WORLD            # kept: install() rebinds the name
+
+
+class Hidden:
+    """A group's communicator for messages between nodes, and the first tag that is free."""
+
+    def __init__(self, comm):
+        # Not Dup: that would copy attributes and the topology.
+        self.comm = MPI.Intracomm.Split(comm, 0, MPI.Comm.Get_rank(comm))
+        # Whatever the user's does: a message that is too long is told like other mistakes.
+        self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.next_tag = 0
+        self.last_tag = min(MPI.Comm.Get_attr(self.comm, MPI.TAG_UB) or 32767, 1 << 30)
+
+    def take_tags(self, at_least):
+        """The first of the tags of a new communicator; ``at_least``: as all ranks agreed."""
+        self.next_tag = at_least + TAGS
+        return at_least
+
+    def full(self):
+        """Whether its tags are used up."""
+        return self.next_tag + TAGS > self.last_tag
+
+
+def hidden_communicator(comm):
+    """The hidden communicator of ``comm``'s group. Collective where there is none yet."""
+    group, world = comm.Get_group(), _world.Get_group()
+    ranks = tuple(MPI.Group.Translate_ranks(group, None, world))
+    group.Free()
+    world.Free()
+    hidden = _hidden.get(ranks)
+    if hidden is None or hidden.full() or MPI.UNDEFINED in ranks:
+        hidden = _hidden[ranks] = Hidden(comm)
+    return hidden
+
+
+cdef memory_at(const char *address, size_t nbytes):
+    return MPI.memory.fromaddress(<size_t> address, nbytes)
+
+
+cdef class Parcel:
+    """One message to or from a rank of another node."""
+
+    cdef bint test(self) except -1:
+        """Whether it is through; moves it on."""
+        if self.done:
+            return True
+        if self.first is not None:
+            if not self.first.Test():
+                return False
+            self.first = None
+            if self.incoming:
+                self.open()
+        if self.rest is not None:
+            try:
+                if not self.rest.Test():
+                    return False
+            except MPI.Exception as error:
+                # Longer than the room for it; who receives it sees that in `nbytes`.
+                if error.Get_error_class() != MPI.ERR_TRUNCATE:
+                    raise
+            self.rest = None
+        self.done = True
+        self.kept = None
+        self.network.in_flight.discard(self)
+        self.network.stagings.append(self.staging)
+        self.staging = None
+        return True
+
+    cdef call_back(self):
+        """Expect it no longer. What is sent can't be called back."""
+        if self.incoming:
+            for request in (self.first, self.rest):
+                if request is not None:
+                    request.Cancel()
+
+    cdef bint at_rest(self) except -1:
+        """Whether MPI leaves its memory alone."""
+        return ((self.first is None or self.first.Test())
+                and (self.rest is None or self.rest.Test()))
+
+    cdef open(self):
+        """The header is here: is it the message that we wait for, and where is the rest?"""
+        cdef Network network = self.network
+        cdef char *staging = self.staging
+        cdef Header *header = <Header *> staging
+        if (header.call != network.call or header.signature != network.signature
+                or header.total != network.total):
+            theirs = describe_call(header.signature, header.total)
+            ours = describe_call(network.signature, network.total)
+            if theirs == ours:
+                theirs += f" as its call {header.call}"
+            raise MismatchError(
+                f"ranks disagree about collective number {network.call}: rank "
+                f"{network.comm.Get_rank()} called {ours}, rank {self.peer} called {theirs}")
+        self.nbytes = header.nbytes
+        if self.grows:
+            self.grown = PyBytes_FromStringAndSize(NULL, self.nbytes)
+            self.where = PyBytes_AS_STRING(self.grown)
+            self.room = self.nbytes
+        if self.nbytes <= SHORT:
+            memcpy(self.where, staging + HEADER, min(self.nbytes, self.room))
+            if self.rest is not None:
+                # More was expected, which does not come.
+                self.rest.Cancel()
+                self.rest.Wait()
+                self.rest = None
+        elif self.rest is None:
+            self.rest = network.comm.Irecv(
+                [memory_at(self.where, self.room), MPI.BYTE], self.peer, network.tag + 1)
+
+
+cdef class Network:
+    """The messages of one communicator that spans nodes, as one of its ranks sends them."""
+
+    def __cinit__(self, comm, int tag, Engine node, place):
+        self.comm = comm
+        self.tag = tag
+        self.node = node
+        self.place = place
+        self.stagings = []
+        self.in_flight = set()
+        self.owner_process = os.getpid()
+        self.alarm_text = bytearray(ALARM)
+        self.alarm = comm.Irecv(self.alarm_text, MPI.ANY_SOURCE, tag + 2)
+
+    cdef void begin(self, uint64_t call, uint64_t signature, uint64_t total):
+        """The call that all further messages belong to."""
+        self.call = call
+        self.signature = signature
+        self.total = total
+
+    cdef Parcel new_parcel(self, int peer, bint incoming):
+        cdef Parcel parcel = Parcel.__new__(Parcel)
+        parcel.network = self
+        parcel.peer = peer
+        parcel.incoming = incoming
+        parcel.staging = self.stagings.pop() if self.stagings else bytearray(HEADER + SHORT)
+        self.in_flight.add(parcel)
+        return parcel
+
+    cdef Parcel send(self, int peer, const char *data, size_t nbytes, kept=None):
+        """Start a message; ``data`` stay as they are until it is through (``kept`` holds them)."""
+        cdef Parcel parcel = self.new_parcel(peer, False)
+        cdef char *staging = parcel.staging
+        cdef Header *header = <Header *> staging
+        cdef size_t together = HEADER
+        header.call, header.signature, header.total = self.call, self.signature, self.total
+        header.nbytes = nbytes
+        if nbytes <= SHORT:
+            memcpy(staging + HEADER, data, nbytes)
+            together += nbytes
+        parcel.first = self.comm.Isend([parcel.staging, together, MPI.BYTE], peer, self.tag)
+        if nbytes > SHORT:
+            parcel.kept = kept
+            parcel.rest = self.comm.Isend([memory_at(data, nbytes), MPI.BYTE], peer, self.tag + 1)
+        self.messages += 1
+        self.message_bytes += nbytes
+        return parcel
+
+    cdef Parcel receive(self, int peer, char *where, size_t room):
+        """Expect a message of at most ``room`` bytes; of a longer one the first bytes arrive."""
+        cdef Parcel parcel = self.new_parcel(peer, True)
+        parcel.where = where
+        parcel.room = room
+        parcel.first = self.comm.Irecv(parcel.staging, peer, self.tag)
+        if room > SHORT:
+            parcel.rest = self.comm.Irecv([memory_at(where, room), MPI.BYTE], peer, self.tag + 1)
+        return parcel
+
+    cdef Parcel receive_any_length(self, int peer):
+        """Expect a message whose length only its sender knows; it comes to lie in ``grown``."""
+        cdef Parcel parcel = self.new_parcel(peer, True)
+        parcel.grows = True
+        parcel.first = self.comm.Irecv(parcel.staging, peer, self.tag)
+        return parcel
+
+    cdef Parcel send_directly(self, int peer, const char *data, size_t nbytes, kept):
+        """Start a message of which ``peer`` knows otherwise that it comes, and how long it is."""
+        cdef Parcel parcel = self.new_parcel(peer, False)
+        parcel.kept = kept
+        parcel.rest = self.comm.Isend([memory_at(data, nbytes), MPI.BYTE], peer, self.tag + 3)
+        self.messages += 1
+        self.message_bytes += nbytes
+        return parcel
+
+    cdef Parcel receive_directly(self, int peer, char *where, size_t nbytes):
+        """Expect such a message."""
+        cdef Parcel parcel = self.new_parcel(peer, True)
+        parcel.nbytes = nbytes
+        parcel.rest = self.comm.Irecv([memory_at(where, nbytes), MPI.BYTE], peer, self.tag + 3)
+        return parcel
+
+    cdef bint all_here(self) except -1:
+        """Whether all parcels of this wait are through."""
+        cdef Parcel parcel
+        while self.waiting:
+            parcel = self.waiting[-1]
+            if not parcel.test():
+                self.check_alarm()
+                return False
+            self.waiting.pop()
+        return True
+
+    cdef int complete(self, list parcels) except -1:
+        """Wait until these are through."""
+        cdef Parcel parcel
+        self.waiting = list(parcels)
+        if not self.all_here():
+            parcel = self.waiting[-1]
+            self.node.outside = self.place.members[self.place.node_of[parcel.peer]]
+            self.node.patience = 1.25
+            self.node.complete_outside(nothing_awaited, <void *> self)
+            if self.error is not None:
+                error, self.error = self.error, None
+                raise error
+            self.node.outside = None
+        self.waiting = None
+        return 0
+
+    # ------------------------------------------------------------------ alarms
+
+    cdef int check_alarm(self) except -1:
+        """Raise what a rank of another node gave up for."""
+        if self.alarm is not None and self.alarm.Test():
+            self.alarm = None
+            told = json.loads(bytes(self.alarm_text).rstrip(b"\0"))
+            error = _KINDS[told["kind"]](told["text"])
+            error.blamed = told["blamed"]
+            raise error
+        return 0
+
+    def look_for_alarm(self):
+        """The same for the watch of a wait in shared memory."""
+        self.check_alarm()
+
+    def sound_alarm(self, error, int mine, int blamed):
+        """Tell the other nodes, its counterpart on each, that this rank gave up, and for whom.
+
+        Those tell their own nodes in shared memory. A rank gives up once, so the alarm goes round
+        once.
+        """
+        kind = type(error).__name__ if type(error).__name__ in _KINDS else "PeerError"
+        text = str(error) if isinstance(error, Error) else (
+            f"rank {mine} gave the communicator up: {type(error).__name__}")
+        told = json.dumps({"kind": kind, "text": text[:ALARM // 8], "blamed": blamed}).encode()
+        for node in range(self.place.nodes):
+            if node != self.place.node_of[mine]:
+                peer = self.place.counterpart(mine, node)
+                _alarms_sent.append((told, self.comm.Isend(told, peer, self.tag + 2)))
+
+    def call_back(self, memory):
+        """In a call that failed: MPI shall write no more into memory that may be freed now.
+
+        What it has begun to move it moves on; ``memory`` and that of the messages is kept then.
+        """
+        cdef Parcel parcel
+        cdef bint at_rest = False
+        self.waiting = None
+        for parcel in self.in_flight:
+            parcel.call_back()
+        end = time.monotonic() + _GRACE
+        while not at_rest and time.monotonic() < end:
+            at_rest = all([parcel_at_rest(parcel) for parcel in self.in_flight])
+        if not at_rest:
+            _unfinished.append((self.in_flight, memory))
+        self.in_flight = set()
+
+    def close(self):
+        """Nothing is expected any more. Local."""
+        alarm, self.alarm = self.alarm, None
+        # A forked child must leave its parent's MPI alone.
+        if alarm is not None and os.getpid() == self.owner_process and not MPI.Is_finalized():
+            alarm.Cancel()
+            alarm.Wait()
+
+
+cdef bint parcel_at_rest(Parcel parcel):
+    try:
+        return parcel.at_rest()
+    except MPI.Exception:
+        return True                # an error is an end, too
+
+
+cdef bint nothing_awaited(void *context) noexcept with gil:
+    cdef Network self = <Network> context
+    try:
+        return self.all_here()
+    except BaseException as error:
+        self.error = error
+        return True

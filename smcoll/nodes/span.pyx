@@ -1,0 +1,177 @@
+"""What the compositions are made of: stages in this node's memory, and its place among nodes.
+
+A stage is a collective of the node's engine. All stages of a call carry the call's signature, with
+the stage's number in it, and its bytes in all, so that ranks that disagree are found as usual.
+"""
+
+import numpy
+
+from smcoll.select import decision_for, override
+
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memset
+
+from smcoll.algos cimport Operands, Plan
+from smcoll.barrier cimport (
+    COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER, Team,
+)
+from smcoll.engine cimport Engine
+from smcoll.nodes.network cimport Network
+
+
+cdef enum:
+    # Bytes of what is no user's: agreements, barriers. In flag lines whatever is set.
+    INTERNAL = 8
+    SLEEP_AFTER_OVERSUBSCRIBED = 20_000    # ns
+
+# Collectives whose algorithms, set by name, have no part in a composition: an Allreduce is one of
+# Reduce, Bcast and what `between_nodes` says.
+ONE_NODE_ONLY = ("allreduce", "barrier", "scatter")
+
+
+cdef class Span:
+    """One rank's view of a communicator over several nodes."""
+
+    def __cinit__(self, Engine node, Network network, place, config, int rank):
+        self.node = node
+        self.network = network
+        self.place = place
+        self.config = config
+        self.members = place.members
+        self.rank = rank
+        self.size = len(place.node_of)
+        self.nodes = place.nodes
+        self.mine = place.node_of[rank]
+        self.local = place.local_of[rank]
+        self.locals = len(place.members[self.mine])
+        self.scratches = []
+        self.fan_in = node.plan(COLLECTIVE_REDUCE, override(
+            decision_for(node.decisions, "reduce", 0), "reduce", algorithm="fan_in"))
+        self.fan_out = node.plan(COLLECTIVE_BCAST, override(
+            decision_for(node.decisions, "bcast", 0), "bcast", algorithm="fan_out"))
+        self.in_lines = config.rooted_inline_size
+        self.reduce_is_named = config.reduce != "auto"
+        self.bcast_is_named = config.bcast != "auto"
+
+    cdef void begin(self, uint64_t call, uint64_t signature, uint64_t total):
+        """The next call."""
+        self.signature = signature
+        self.total = total
+        self.stage = 0
+        self.network.begin(call, signature, total)
+
+    cdef char *scratch(self, int which, size_t nbytes) except NULL:
+        """Memory number ``which``, kept for later calls, of at least ``nbytes`` bytes."""
+        while len(self.scratches) <= which:
+            self.scratches.append(numpy.empty(4096, numpy.uint8))
+        memory = self.scratches[which]
+        if memory.nbytes < nbytes:
+            memory = self.scratches[which] = numpy.empty(nbytes, numpy.uint8)
+        return <char *> <size_t> memory.ctypes.data
+
+    def unheeded(self):
+        """Which names that are set hold on one node only, in words; empty where none is set."""
+        names = [f"{name}={getattr(self.config, name)!r}" for name in ONE_NODE_ONLY
+                 if getattr(self.config, name) != "auto"]
+        return f"Config({', '.join(names)}) holds for ranks of one node" if names else ""
+
+    # ------------------------------------------------------------------ who does what
+
+    cdef int leader(self, int node, int root):
+        """Who speaks for a node in a call with this root; the root itself for its own."""
+        if <int> self.place.node_of[root] == node:
+            return root
+        return self.members[node][0]
+
+    cdef int local_leader(self, int root):
+        """The same for this node, as the node's engine numbers its ranks."""
+        return self.place.local_of[self.leader(self.mine, root)]
+
+    cdef size_t section(self, size_t unit):
+        """Bytes of a long vector that go through network and memory in one piece."""
+        cdef size_t nbytes = self.config.network_section
+        return max(nbytes - nbytes % unit, unit)
+
+    # ------------------------------------------------------------------ stages
+
+    cdef uint64_t next_stage(self):
+        """The call's signature with the number of its next stage.
+
+        Patience grows from who waits for a rank of its node that is not there yet, over who waits
+        for another node, to who waits for one of those: the first to give up knows for whom.
+        """
+        self.stage += 1
+        self.node.patience = 1 if self.stage == 1 else 1.5
+        return self.signature ^ <uint64_t> (self.stage & 0xffff) << 24
+
+    cdef int bcast(self, char *buffer, size_t nbytes, int local_root) except -1:
+        """From one of this node's ranks, which may first have to hear from another node.
+
+        Where ranks outnumber CPUs, who waits for that soon sleeps: the network needs the CPU.
+        """
+        cdef Operands operands
+        cdef Team *team = &self.node.team
+        cdef int64_t sleep_after = team.sleep_after
+        cdef const Plan *plan = &self.fan_out
+        if nbytes > INTERNAL and (nbytes > self.in_lines or self.bcast_is_named):
+            plan = self.node.choose(COLLECTIVE_BCAST, nbytes)
+        memset(&operands, 0, sizeof(operands))
+        operands.send = operands.recv = buffer
+        operands.nbytes = operands.elements = nbytes
+        operands.element_size = 1
+        operands.root = local_root
+        operands.sources = self.node.sources
+        cdef uint64_t stage = self.next_stage()
+        self.node.patience = 1.5
+        if team.oversubscribed:
+            team.sleep_after = SLEEP_AFTER_OVERSUBSCRIBED
+        try:
+            return self.node.carry_out_stage(COLLECTIVE_BCAST, stage, self.total, &operands, plan,
+                                             NULL)
+        finally:
+            team.sleep_after = sleep_after
+
+    cdef int reduce(self, const Reduction *reduction, const char *send, char *recv,
+                    size_t elements, int local_root) except -1:
+        """``send`` of all of this node's ranks into ``recv`` of one of them."""
+        cdef Operands operands
+        cdef const Plan *plan = &self.fan_in
+        self.node.fill_operands(&operands, send, recv, elements, reduction.unit,
+                                reduction.operation, local_root)
+        if not reduction.internal and (reduction.ordered or self.reduce_is_named
+                                       or operands.nbytes > self.in_lines):
+            plan = self.node.ordered_plan("reduce", operands.nbytes, not reduction.ordered)
+        return self.node.carry_out_stage(COLLECTIVE_REDUCE, self.next_stage(), self.total,
+                                         &operands, plan, NULL)
+
+    cdef int reduce_scatter(self, const Reduction *reduction, const char *send, char *recv,
+                            const Blocks *blocks) except -1:
+        cdef Operands operands
+        cdef size_t nbytes = blocks.begin[self.locals]
+        self.node.fill_operands(&operands, send, recv, nbytes // reduction.unit, reduction.unit,
+                                reduction.operation, 0)
+        return self.node.carry_out_stage(
+            COLLECTIVE_REDUCE_SCATTER, self.next_stage(), self.total, &operands,
+            self.node.choose(COLLECTIVE_REDUCE_SCATTER, nbytes), <void *> blocks)
+
+    cdef int scan(self, const Reduction *reduction, int collective) except -1:
+        cdef Operands operands
+        self.node.fill_operands(&operands, reduction.send, reduction.recv, reduction.elements,
+                                reduction.unit, reduction.operation, 0)
+        return self.node.carry_out_stage(
+            collective, self.next_stage(), self.total, &operands,
+            self.node.choose(collective, operands.nbytes), NULL)
+
+    cdef int allgather(self, Gathering *blocks) except -1:
+        cdef Operands operands
+        memset(&operands, 0, sizeof(operands))
+        operands.nbytes = blocks.longest
+        return self.node.carry_out_stage(
+            COLLECTIVE_ALLGATHER, self.next_stage(), self.total, &operands,
+            self.node.choose(COLLECTIVE_ALLGATHER, blocks.longest), blocks)
+
+    cdef int exchange(self, Transfer *outgoing, int sends, Transfer *incoming, int receives,
+                      list grown) except -1:
+        """Messages between ranks of this node; returns how many were truncated."""
+        return self.node.exchange_stage(self.next_stage(), outgoing, sends, incoming, receives,
+                                        grown)

@@ -1,0 +1,362 @@
+"""The engine of a communicator over several nodes.
+
+To the communicator's methods it is an engine like any other: they parse for all its ranks and call
+it. It carries a collective out by stages in the node's shared memory and messages between nodes
+(DESIGN section 8). What it does not compose goes to MPI, by agreement: every condition here follows
+from the placement of the ranks and from what MPI requires to be the same on all of them.
+"""
+
+from libc.stdint cimport int64_t, uint64_t
+
+from smcoll.algos cimport Operands, Plan
+from smcoll.allgather cimport Gathering
+from smcoll.atomics cimport try_lock, unlock
+from smcoll.barrier cimport (
+    COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST,
+    COLLECTIVE_EXSCAN, COLLECTIVE_OBJECT_ALLGATHER, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_REDUCE,
+    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE, COLLECTIVE_SCAN, DONE, attend_between_calls,
+    pack_signature,
+)
+from smcoll.cursor cimport Cursor, copy_message
+from smcoll.engine cimport CARRIED_OUT, USE_MPI, Engine, Tally, stream_signature
+from smcoll.kernels cimport OP_MIN, TYPE_INT64, Operation, element_size
+from smcoll.nodes cimport bundles, moving, reducing
+from smcoll.nodes.span cimport Reduction, Span
+from smcoll.operations cimport LocalReduction
+from smcoll.reduce_scatter cimport Blocks
+from smcoll.streams cimport Transfer
+
+from mpi4py import MPI
+
+from smcoll.algos import COLLECTIVE_NUMBERS
+from smcoll.errors import Error, SegmentError
+
+cdef enum:
+    # An element must fit a rank's slice of half the smallest section of any node, or all go to MPI.
+    SMALLEST_SECTION = 4096
+
+
+cdef class SpanningEngine(Engine):
+    """Made by ``smcoll.establish`` on every rank alike, without a mapping of its own."""
+
+    def attach(self, Span span):
+        """Take over the engine of this node's ranks, and the network."""
+        self.span = span
+        self.node = span.node
+        self.team.layout = self.node.team.layout
+        self.node.names = list(span.place.members[span.mine])
+        node_watch = self.node.attendant.watch
+        network = span.network
+
+        def watch(rank, seconds):
+            network.look_for_alarm()
+            return node_watch(rank, seconds)
+
+        self.node.attendant.watch = watch
+
+    # ------------------------------------------------------------------ what can be composed
+
+    cdef bint composes(self, int collective, const Operands *operands) except -1:
+        """Whether there is a composition for this call; a function of what is agreed."""
+        if collective in (COLLECTIVE_SCAN, COLLECTIVE_EXSCAN):
+            return self.span.place.in_rank_order
+        return self.span.place.in_rank_order or not needs_order(collective, operands)
+
+    cdef const Plan *ordered_plan(self, collective, size_t nbytes, bint commutes) except NULL:
+        if collective == "allreduce" and not commutes:
+            # A name for its Reduce that can't keep the order is refused before anything happens.
+            self.node.ordered_plan("reduce", nbytes, False)
+        return Engine.ordered_plan(self, collective, nbytes, commutes)
+
+    cdef bint holds(self, const Plan *plan, size_t element) noexcept:
+        return 2 * element * <size_t> <int> self.span.place.most <= SMALLEST_SECTION
+
+    cdef bint needs_memory(self, int collective, const Operands *operands) except -1:
+        """Whether any stage needs data regions or streams; alike on all nodes."""
+        if collective == COLLECTIVE_BARRIER:
+            return False
+        if collective in (COLLECTIVE_BCAST, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_REDUCE,
+                          COLLECTIVE_ALLREDUCE):
+            return (needs_order(collective, operands)
+                    or operands.nbytes > <size_t> self.config.rooted_inline_size
+                    or reducing.is_sliced(self.span, operands.nbytes)
+                    or self.config.reduce != "auto" or self.config.bcast != "auto")
+        return True
+
+    cdef int agree_on_memory(self, uint64_t signature) except -1:
+        """Data regions and streams on all nodes, or on none: then all ranks use MPI for this."""
+        cdef Reduction minimum
+        cdef Operation operation
+        cdef int64_t granted = 1
+        if self.memory_agreed:
+            return USE_MPI if self.data_refused else CARRIED_OUT
+        self.node.patience = 1
+        try:
+            self.node.reserve_data()
+        except SegmentError:
+            pass                   # told by all ranks together
+        granted = not (self.node.data_refused or self.node.streams_refused)
+        self.begin(pack_signature(COLLECTIVE_RESERVE, 31, 63, 0, 0, 0, 0), 0)
+        try:
+            operation.kernel = self.node.kernel_of(OP_MIN, TYPE_INT64)
+            minimum.send = <const char *> &granted
+            minimum.recv = <char *> &granted
+            minimum.elements = 1
+            minimum.unit = 8
+            minimum.operation = &operation
+            minimum.ordered = False
+            minimum.internal = True
+            reducing.allreduce(self.span, &minimum)
+        except BaseException as error:
+            self.fail_everywhere(error)
+            raise
+        self.end()
+        self.memory_agreed = True
+        self.data_refused = self.streams_refused = not granted
+        if self.data_refused and self.config.strict:
+            raise SegmentError("the memory of a communicator over several nodes could not be "
+                               "reserved on all of them")
+        self.continues = True
+        return USE_MPI if self.data_refused else CARRIED_OUT
+
+    cdef int have_streams(self, uint64_t signature) except -1:
+        return self.agree_on_memory(signature)
+
+    # ------------------------------------------------------------------ one call
+
+    cdef int begin(self, uint64_t signature, uint64_t total) except -1:
+        """Before anything is published: what is wrong here stays here (DESIGN rule 13)."""
+        cdef int status
+        if self.unusable:
+            self.refuse()
+        if not try_lock(&self.in_a_call):
+            raise Error("this communicator is in another collective already (a second thread, or "
+                        "a signal handler that calls it): one call at a time")
+        if not self.continues:
+            status = attend_between_calls(&self.node.team)
+            if status != DONE:
+                unlock(&self.in_a_call)
+                raise self.node.attendant.take_failure()
+        self.continues = False
+        self.team.call += 1
+        self.span.begin(self.team.call, signature, total)
+        return 0
+
+    cdef end(self):
+        unlock(&self.in_a_call)
+        if self.closed:
+            self.close_parts()
+
+    cdef fail_everywhere(self, error):
+        """This rank can't go on in a call that others are in: tell its node, and the others."""
+        unlock(&self.in_a_call)
+        if self.unusable:
+            return
+        self.unusable = True
+        self.node.give_up(
+            error if isinstance(error, Error) else Error(
+                f"rank {self.team.rank} was interrupted: {type(error).__name__}"),
+            self.node.team.size + getattr(error, "blamed", self.team.rank))
+        self.failure = self.node.failure or (Error, str(error))
+        if not MPI.Is_finalized():
+            self.span.network.call_back(self.span.scratches)
+            self.span.network.sound_alarm(error, self.team.rank, self.node.blames())
+
+    cdef int carry_out(self, int collective, uint64_t signature, const Operands *operands,
+                       const Plan *plan, void *details) except -1:
+        cdef Tally *tally = &self.tallies[collective][plan.algorithm]
+        cdef int64_t start
+        if not self.composes(collective, operands):
+            return USE_MPI
+        if self.needs_memory(collective, operands) and self.agree_on_memory(signature) == USE_MPI:
+            return USE_MPI
+        self.begin(signature, operands.nbytes)
+        start = self.started(tally, operands.nbytes)
+        try:
+            self.compose(collective, operands, details)
+        except BaseException as error:
+            self.fail_everywhere(error)
+            raise
+        self.finished(tally, start)
+        self.end()
+        return CARRIED_OUT
+
+    cdef compose(self, int collective, const Operands *operands, void *details):
+        cdef Reduction reduction
+        reduction.send = operands.send
+        reduction.recv = operands.recv
+        reduction.elements = operands.elements
+        reduction.unit = operands.element_size
+        reduction.operation = operands.operation
+        reduction.internal = False
+        reduction.ordered = needs_order(collective, operands)
+        if collective == COLLECTIVE_ALLREDUCE:
+            reducing.allreduce(self.span, &reduction)
+        elif collective == COLLECTIVE_BCAST or collective == COLLECTIVE_OBJECT_BCAST:
+            moving.bcast(self.span, operands.recv, operands.nbytes, operands.root)
+        elif collective == COLLECTIVE_REDUCE:
+            reducing.reduce_to_root(self.span, &reduction, operands.root)
+        elif collective == COLLECTIVE_ALLGATHER or collective == COLLECTIVE_OBJECT_ALLGATHER:
+            moving.allgather(self.span, <Gathering *> details)
+        elif collective == COLLECTIVE_REDUCE_SCATTER:
+            reducing.reduce_scatter(self.span, &reduction, <const Blocks *> details)
+        elif collective == COLLECTIVE_BARRIER:
+            reducing.barrier(self.span)
+        else:
+            reducing.scan(self.span, &reduction, collective == COLLECTIVE_EXSCAN)
+
+    cdef int exchange_(self, int collective, int root, Transfer *outgoing, int sends,
+                       Transfer *incoming, int receives, size_t nbytes, list grown,
+                       int algorithm=0, bint second_stage=False, Cursor *own=NULL,
+                       Cursor *own_place=NULL) except -1:
+        cdef Tally *tally = &self.tallies[collective][algorithm]
+        cdef int64_t start
+        cdef int truncated
+        self.begin(stream_signature(collective, root), 0)
+        start = self.went_on(tally, nbytes) if second_stage else self.started(tally, nbytes)
+        try:
+            truncated = bundles.exchange(self.span, collective, root, outgoing, sends, incoming,
+                                         receives, grown)
+            if own != NULL:
+                truncated += own.nbytes > own_place.nbytes
+                copy_message(own, own_place, min(own.nbytes, own_place.nbytes))
+        except BaseException as error:
+            self.fail_everywhere(error)
+            raise
+        self.finished(tally, start)
+        self.end()
+        return truncated
+
+    cdef int allreduce_nogil(self, const void *send, void *recv, size_t elements, int element_type,
+                             int op) except -1 nogil:
+        with gil:
+            if self.kernel_of(op, element_type) == NULL:
+                raise MPI.Exception(MPI.ERR_OP)
+            return self.allreduce_(
+                <const char *> send, <char *> recv, elements, element_type, op,
+                self.choose(COLLECTIVE_ALLREDUCE, elements * element_size(element_type)))
+
+    cdef Plan overridden(self, collective, size_t nbytes, algorithm, fan_in, fan_out,
+                         section_bytes, pipelined, arity):
+        if any(value is not None for value in (algorithm, fan_in, fan_out, section_bytes,
+                                               pipelined, arity)):
+            raise ValueError("a communicator over several nodes takes no algorithm by the call: "
+                             "Config's names hold inside its nodes")
+        return self.choose(COLLECTIVE_NUMBERS[collective], nbytes)[0]
+
+    def through_mpi(self, collective, start_call, int root=0, int op=31, int element_type=63,
+                    uint64_t nbytes=0):
+        """``Engine.through_mpi``: the nonblocking form, waited for as in shared memory."""
+        self.begin(0, 0)
+        try:
+            self.node.continues = True
+            self.node.through_mpi(collective, start_call, root, op, element_type, nbytes)
+        except BaseException as error:
+            if isinstance(error, Error) or not isinstance(error, MPI.Exception):
+                self.fail_everywhere(error)
+            else:
+                self.end()         # MPI's own refusal is this rank's alone
+            raise
+        self.end()
+
+    # ------------------------------------------------------------------ what it is
+
+    def describe(self, collective, size_t nbytes):
+        """(algorithm, parameters) between and in the nodes, for ``Comm.explain``."""
+        span = self.span
+        parameters = {"nodes": span.place.nodes}
+        if collective == "allreduce" and reducing.is_sliced(self.span, nbytes):
+            parameters |= {"network_ranks": reducing.users_of_network(self.span),
+                           "section_bytes": self.span.section(1)}
+            return "slices between nodes", parameters
+        if collective == "allgather" and not moving.is_bundled(self.span, nbytes):
+            return "blocks between pairs of ranks", parameters
+        if collective in ("allreduce", "barrier"):
+            parameters["between_nodes"] = self.config.between_nodes
+        if collective in ("bcast", "reduce"):
+            parameters["section_bytes"] = self.span.section(1)
+        if collective in ("gather", "scatter", "alltoall"):
+            parameters["bundle_size"] = self.config.bundle_size
+            return "a bundle for each pair of nodes", parameters
+        if collective == "reduce_scatter":
+            return "a part for each node", parameters
+        return "leaders", parameters
+
+    @property
+    def in_rank_order(self):
+        """Whether the nodes hold the ranks in their order, as Scan needs it."""
+        return self.span.place.in_rank_order
+
+    def stats(self):
+        rows = [row for row in Engine.stats(self) if row["path"] != "MPI"]
+        for row in rows:
+            row["algorithm"] = "across nodes"
+            row["path"] = "shared memory and network"
+        return rows + [row | {"reason": "its placement on the nodes, its elements, or memory"}
+                       for row in self.node.stats() if row["path"] == "MPI"]
+
+    @property
+    def bytes_mapped(self):
+        return self.node.bytes_mapped
+
+    @property
+    def bytes_reserved(self):
+        return self.node.bytes_reserved
+
+    @property
+    def segment_name(self):
+        return self.node.segment_name
+
+    def reserve_data(self):
+        """Reserve everything now. Collective over all nodes."""
+        self.agree_on_memory(0)
+        self.continues = False
+
+    # ------------------------------------------------------------------ the end
+
+    def disown(self):
+        """In a forked child: the communicator is its parent's, whatever the child does."""
+        Engine.disown(self)
+        self.node.disown()
+
+    def observe(self):
+        """The views of this node's ranks, as ``Engine.observe``."""
+        return self.node.observe()
+
+    def abandon(self):
+        """Give the communicator up without synchronising: an exception is on its way up."""
+        if not self.closed and self.failure is None:
+            self.unusable = True
+            self.node.abandon()
+            self.failure = self.node.failure
+            self.span.network.sound_alarm(
+                Error(f"rank {self.team.rank} abandoned the communicator"), self.team.rank,
+                self.team.rank)
+
+    def close(self):
+        """Say that we left, and unmap. Local."""
+        if self.closed:
+            return
+        self.closed = self.unusable = True
+        if not try_lock(&self.in_a_call):
+            self.node.close()      # the call that is on unmaps at its end
+            return
+        self.close_parts()
+
+    def close_parts(self):
+        """Nothing of this communicator is used any more."""
+        self.node.close()
+        self.span.network.close()
+
+
+cdef bint needs_order(int collective, const Operands *operands) except -1:
+    """Whether operands must be combined in rank order.
+
+    Kernels are MPI's own operations, which all commute. Who moves data only has no operation.
+    """
+    if collective not in (COLLECTIVE_REDUCE, COLLECTIVE_ALLREDUCE, COLLECTIVE_REDUCE_SCATTER,
+                          COLLECTIVE_SCAN, COLLECTIVE_EXSCAN):
+        return False
+    if operands.operation.kernel != NULL:
+        return False
+    return not (<LocalReduction> operands.operation.context).op.Is_commutative()

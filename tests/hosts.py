@@ -1,0 +1,130 @@
+"""Several hosts on one machine: namespaces with network, name and /dev/shm of their own.
+
+``with Hosts(2) as hosts: hosts.run_ranks([2, 1], SOURCE)`` starts a program on 2 ranks of the first
+host and one of the second; MPI's messages between them go over TCP through a bridge. Needs root.
+Everything ends with the block, or with this process: each host is a shell that reads from a pipe of
+ours.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+
+from smcoll import launch
+
+NETWORK = "10.31.9"
+ENTER = ["nsenter", "--net", "--uts", "--mount", "--ipc"]
+AGENT = """#!/bin/sh
+# Stands in for ssh: options, host, command.
+while :; do case $1 in -*) shift ;; *) break ;; esac; done
+pid=$(cat {folder}/$1.pid); shift
+cd / && exec nsenter --net --uts --mount --ipc -t "$pid" env -i HOME=/root PATH="$PATH" sh -c "$*"
+"""
+START = """
+hostname {name} && ip link set lo up && mount -t tmpfs -o size=256m shm /dev/shm &&
+mount --bind {folder}/hosts /etc/hosts && echo $$ > {folder}/{name}.new &&
+mv {folder}/{name}.new {folder}/{name}.pid && cat > /dev/null
+"""
+
+
+def problem() -> str | None:
+    """Why there can't be hosts here; None where there can."""
+    if os.geteuid() != 0:
+        return "needs root"
+    for tool in ("ip", "nsenter", "unshare"):
+        if shutil.which(tool) is None:
+            return f"needs {tool}"
+    probe = ["unshare", "--net", "--uts", "--ipc", "--mount", "ip", "link", "add", "br0", "type",
+             "bridge"]
+    if subprocess.run(probe, capture_output=True, check=False).returncode != 0:
+        return "needs network namespaces and bridges"
+    return None
+
+
+class Hosts:
+    """``n1`` ... ``nN``, and ``n0``, from which jobs are started."""
+
+    def __init__(self, count: int):
+        self.count = count
+        self.names = [f"n{i}" for i in range(count + 1)]
+        self.shells: list[subprocess.Popen] = []
+
+    def __enter__(self) -> Hosts:
+        self.folder = Path(tempfile.mkdtemp(prefix="smcoll-hosts-"))
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exception) -> None:
+        for shell in self.shells:
+            shell.kill()
+            shell.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start(self) -> None:
+        """The hosts, and a switch that has a port for each."""
+        (self.folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(
+            f"{NETWORK}.{i + 1} {name}\n" for i, name in enumerate(self.names)))
+        agent = self.folder / "agent"
+        agent.write_text(AGENT.format(folder=self.folder))
+        agent.chmod(0o755)
+        for name in (*self.names, "switch"):
+            self.shells.append(subprocess.Popen(
+                ["unshare", "--net", "--uts", "--ipc", "--mount", "--propagation", "private", "sh",
+                 "-c", START.format(name=name, folder=self.folder)], stdin=subprocess.PIPE))
+        self.inside("switch", "ip link add br0 type bridge && ip link set br0 up")
+        for i, name in enumerate(self.names):
+            self.inside("switch", f"ip link add v{i} type veth peer name eth0 netns "
+                                  f"{self.pid(name)} && ip link set v{i} master br0 up")
+            self.inside(name, f"ip addr add {NETWORK}.{i + 1}/24 dev eth0 && ip link set eth0 up")
+
+    def pid(self, name: str) -> int:
+        """The process that holds the namespaces of a host."""
+        file = self.folder / f"{name}.pid"
+        end = time.monotonic() + 10
+        while not file.exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        return int(file.read_text())
+
+    def inside(self, name: str, command: str) -> None:
+        """Run a line of shell on a host."""
+        subprocess.run([*ENTER, "-t", str(self.pid(name)), "sh", "-c", command], check=True)
+
+    def run_ranks(self, ranks: list[int], source: str, *arguments,
+                  timeout: float = 60) -> subprocess.CompletedProcess:
+        """Run a Python program, given as source text, on so many ranks of each host."""
+        info = launch.mpi_info()
+        program = self.folder / "program.py"
+        program.write_text(textwrap.dedent(source))
+        names = self.names[1:len(ranks) + 1]
+        slots = ",".join(f"{name}:{count}" for name, count in zip(names, ranks, strict=True))
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        variables = launch.outer_environment() | {
+            "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1",
+            "HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": str(self.folder / "agent"),
+            "PRTE_MCA_plm_ssh_agent": str(self.folder / "agent"),
+            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "PRTE_MCA_prte_tmpdir_base": str(self.folder)}
+        variables.pop("PRTE_MCA_rmaps_default_mapping_policy", None)
+        options = ["-hosts", slots]
+        if info.family == launch.OPEN_MPI:
+            # Unbound, since both hosts would bind their first rank to the same CPU.
+            options = ["--host", slots, "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl",
+                       "self,sm,tcp", "--mca", "osc", "^ucx", "--mca", "mpi_yield_when_idle", "1",
+                       "-x", "PYTHONPATH", "-x", "OPENBLAS_NUM_THREADS"]
+        return subprocess.run(
+            [*ENTER, "-t", str(self.pid("n0")), f"--wd={self.folder}", info.mpiexec, *options,
+             "-n", str(sum(ranks)), sys.executable, "-m", "mpi4py", str(program),
+             *map(str, arguments)],
+            env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=timeout, check=False)

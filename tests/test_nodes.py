@@ -1,0 +1,380 @@
+"""Communicators over several nodes: every placement, the same results, errors told to all nodes.
+
+The nodes are pretended (``SMCOLL_NODE``). The interface's other tests run on them with
+``pytest --nodes 2``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pretend
+import programs
+import pytest
+from mpi4py import MPI
+from test_waiting import end_job, results
+
+import smcoll
+from smcoll.nodes.placement import Placement, neighbours
+
+PLACEMENTS = {
+    "blocks": lambda ranks: pretend.blocks(ranks, 2),
+    "last alone first": lambda ranks: [1] + [0] * (ranks - 1),
+    "round robin": lambda ranks: pretend.round_robin(ranks, 2),
+    "three nodes": lambda ranks: pretend.blocks(ranks, 3),
+    "three, round robin": lambda ranks: pretend.round_robin(ranks, 3),
+    "all alone": lambda ranks: list(range(ranks)),
+}
+IN_ORDER = ("blocks", "last alone first", "three nodes", "all alone")
+# A flag line; one section; with SETTINGS sliced, and in several sections.
+COUNTS = (1, 700, 12_001)
+SETTINGS = {"network_section": 8192, "slice_above": 16384, "bundle_size": 2048}
+
+
+@pytest.fixture
+def spread(comm_world, monkeypatch, request):
+    """A communicator whose ranks are on the nodes of ``request.param``, a name of PLACEMENTS."""
+    monkeypatch.setenv("SMCOLL_NODE", str(PLACEMENTS[request.param](comm_world.size)[
+        comm_world.rank]))
+    comm = smcoll.Comm(comm_world, smcoll.Config(**SETTINGS))
+    yield comm
+    comm.Free()
+
+
+everywhere = pytest.mark.parametrize("spread", PLACEMENTS, indirect=True)
+
+
+def numbers(rank: int, count: int) -> np.ndarray:
+    return (np.arange(count) * 7 + rank * 11) % 101 + 0.5
+
+
+# ---------------------------------------------------------------------- who is where
+
+
+def test_nodes_are_numbered_by_their_lowest_rank():
+    place = Placement(["b", "a", "b", "c", "a"])
+    assert place.members == [[0, 2], [1, 4], [3]]
+    assert place.node_of == [0, 1, 0, 2, 1] and place.local_of == [0, 0, 1, 0, 1]
+    assert not place.in_rank_order and Placement("aabbb").in_rank_order
+    assert place.counterpart(2, 1) == 4 and place.counterpart(4, 2) == 3
+
+
+@pytest.mark.parametrize("chain", [False, True])
+@pytest.mark.parametrize("nodes", range(1, 18))
+def test_trees_between_nodes_reach_every_node_once(nodes, chain):
+    for root in {0, nodes // 2, nodes - 1}:
+        reached = [root]
+        for node in reached:
+            parent, children = neighbours(node, nodes, root, chain)
+            assert (parent is None) == (node == root)
+            for child in children:
+                assert neighbours(child, nodes, root, chain)[0] == node
+                reached.append(child)
+        assert sorted(reached) == list(range(nodes))
+
+
+# ---------------------------------------------------------------------- results
+
+
+@pytest.mark.mpi(4)
+@everywhere
+def test_collectives_of_buffers(spread):
+    rank, size = spread.rank, spread.size
+    everyone = [lambda count, r=r: numbers(r, count) for r in range(size)]
+    for count in COUNTS:
+        total = sum(vector(count) for vector in everyone)
+        for root in (0, size // 2, size - 1):
+            buffer = everyone[rank](count)
+            spread.Bcast(buffer, root)
+            np.testing.assert_array_equal(buffer, everyone[root](count))
+            result = np.zeros(count)
+            spread.Reduce(everyone[rank](count), result, root=root)
+            np.testing.assert_array_equal(result, total if rank == root else np.zeros(count))
+            result = np.zeros((size, count))
+            spread.Gather(everyone[rank](count), result if rank == root else None, root)
+            if rank == root:
+                np.testing.assert_array_equal(result, [vector(count) for vector in everyone])
+            back = np.zeros(count)
+            spread.Scatter(result if rank == root else None, back, root)
+            np.testing.assert_array_equal(back, everyone[rank](count))
+        spread.Barrier()
+        result = np.zeros(count)
+        spread.Allreduce(everyone[rank](count), result)
+        np.testing.assert_array_equal(result, total)
+        in_place = everyone[rank](count)
+        spread.Allreduce(MPI.IN_PLACE, in_place)
+        np.testing.assert_array_equal(in_place, total)
+        result = np.zeros((size, count))
+        spread.Allgather(everyone[rank](count), result)
+        np.testing.assert_array_equal(result, [vector(count) for vector in everyone])
+        mine = np.array([vector(count) + rank for vector in everyone])
+        spread.Alltoall(mine, result)
+        np.testing.assert_array_equal(result, [everyone[rank](count) + r for r in range(size)])
+        spread.Alltoall(MPI.IN_PLACE, mine)
+        np.testing.assert_array_equal(mine, result)
+        vector = np.concatenate([part(count) for part in everyone]) * (rank + 1)
+        back = np.zeros(count)
+        spread.Reduce_scatter_block(vector, back)
+        np.testing.assert_array_equal(back, everyone[rank](count) * (size * (size + 1) // 2))
+        spread.Scan(everyone[rank](count), back)
+        np.testing.assert_array_equal(back, sum(v(count) for v in everyone[:rank + 1]))
+        before = everyone[rank](count)
+        spread.Exscan(MPI.IN_PLACE, before)
+        wanted = sum(v(count) for v in everyone[:rank]) if rank else before
+        np.testing.assert_array_equal(before, wanted)
+
+
+@pytest.mark.mpi(4)
+@pytest.mark.parametrize("between", ["recursive_doubling", "dissemination"])
+@everywhere
+def test_an_allreduce_gives_all_ranks_the_same_bits(spread, between, monkeypatch):
+    comm = smcoll.Comm(spread, smcoll.Config(between_nodes=between, **SETTINGS))
+    assert comm.explain("allreduce", 8).parameters["between_nodes"] == between
+    for count in (3, 9000):
+        mine = np.random.default_rng(comm.rank).standard_normal(count)
+        results = []
+        for _ in range(3):
+            result = np.zeros(count)
+            comm.Allreduce(mine, result)
+            results.append(result.tobytes())
+        assert len(set(comm.allgather(results[0])) | set(results)) == 1
+    comm.Free()
+
+
+def append_digits(one, two, _datatype):
+    """Not commutative: (a, length of a) and (b, length of b) become the digits of a, then of b."""
+    left, right = (np.frombuffer(memory, "q").reshape(-1, 2) for memory in (one, two))
+    right[:, 0] += left[:, 0] * 10 ** right[:, 1]
+    right[:, 1] += left[:, 1]
+
+
+@pytest.mark.mpi(4)
+@everywhere
+def test_operands_keep_their_order(spread):
+    rank, size = spread.rank, spread.size
+    pair = MPI.INT64_T.Create_contiguous(2).Commit()
+    operation = MPI.Op.Create(append_digits, commute=False)
+    digits = int("1234"[:size])
+    for count in (1, 3000):
+        mine = np.tile(np.array([rank + 1, 1]), (count, 1))
+        result = np.zeros((count, 2), int)
+        spread.Allreduce([mine, count, pair], [result, count, pair], operation)
+        assert (result == [digits, size]).all()
+        for root in (0, size - 1):
+            result[:] = 0
+            spread.Reduce([mine, count, pair], [result, count, pair], operation, root)
+            assert rank != root or (result == [digits, size]).all()
+        spread.Scan([mine, count, pair], [result, count, pair], operation)
+        assert (result == [int("1234"[:rank + 1]), rank + 1]).all()
+    operation.Free()
+    pair.Free()
+
+
+@pytest.mark.mpi(4)
+def test_an_algorithm_that_can_not_keep_the_order_is_refused_and_nothing_is_lost(
+        comm_world, monkeypatch):
+    monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank // 2))
+    comm = smcoll.Comm(comm_world, smcoll.Config(reduce="n_ary", slice_above=0))
+    pair = MPI.INT64_T.Create_contiguous(2).Commit()
+    operation = MPI.Op.Create(append_digits, commute=False)
+    mine, result = np.array([comm.rank + 1, 1]), np.zeros(2, int)
+    for call in (comm.Allreduce, comm.Reduce):
+        with pytest.raises(ValueError, match="rank order"):
+            call([mine, 1, pair], [result, 1, pair], operation)
+    total = np.zeros(1)
+    comm.Allreduce(np.ones(1), total)          # sliced, in memory that is reserved first
+    assert total[0] == 4
+    operation.Free()
+    pair.Free()
+    comm.Free()
+
+
+@pytest.mark.mpi(4)
+@pytest.mark.parametrize("spread", ["blocks", "three nodes"], indirect=True)
+def test_a_long_ordered_result_reaches_a_root_that_still_contributes(spread):
+    comm = smcoll.Comm(spread, smcoll.Config(timeout=20))
+    rank, size = comm.rank, comm.size
+    pair = MPI.INT64_T.Create_contiguous(2).Commit()
+    operation = MPI.Op.Create(append_digits, commute=False)
+    # Far more sections than are in flight at once, too long to be buffered by MPI.
+    count = 40 * smcoll.Config().network_section // 16
+    mine = np.tile(np.array([rank + 1, 1]), (count, 1))
+    for result in (np.zeros((count, 2), int), mine):
+        send = MPI.IN_PLACE if result is mine and rank == size - 1 else [mine, count, pair]
+        comm.Reduce(send, [result, count, pair], operation, size - 1)
+        assert rank < size - 1 or (result == [int("1234"[:size]), size]).all()
+    operation.Free()
+    pair.Free()
+    comm.Free()
+
+
+@pytest.mark.mpi(4)
+@everywhere
+def test_collectives_of_objects(spread):
+    rank, size = spread.rank, spread.size
+    for value in (7, "short", "long" * 5000, np.arange(3000)):
+        assert repr(spread.bcast(value if rank == 1 else None, 1)) == repr(value)
+        gathered = spread.gather((rank, value), size - 1)
+        wanted = [(r, value) for r in range(size)]
+        assert repr(gathered) == repr(wanted if rank == size - 1 else None)
+        assert repr(spread.scatter(wanted if rank == 0 else None)) == repr((rank, value))
+        assert repr(spread.allgather((rank, value))) == repr(wanted)
+        sent = [(rank, peer, value) for peer in range(size)]
+        assert repr(spread.alltoall(sent)) == repr([(peer, rank, value) for peer in range(size)])
+    assert spread.allreduce(str(rank)) == "".join(map(str, range(size)))
+
+
+@pytest.mark.mpi(4)
+@pytest.mark.parametrize("spread", ["round robin"], indirect=True)
+def test_explain_says_what_goes_to_mpi(spread):
+    assert spread.explain("allreduce", 8).path == "shared memory and network"
+    assert spread.explain("scan", 8).path == "MPI"
+    assert "order" in spread.explain("scan", 8).reason
+    spread.Scan(np.ones(1), np.ones(1))
+    assert [row["path"] for row in spread.stats() if row["collective"] == "scan"] == ["MPI"]
+
+
+@pytest.mark.mpi(4)
+def test_names_that_hold_on_one_node_only_are_said_to(comm_world, monkeypatch, capfd):
+    monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank // 2))
+    comm = smcoll.Comm(comm_world, smcoll.Config(allreduce="tiled", reduce="tiled"))
+    result = np.zeros(5000)
+    comm.Allreduce(np.arange(5000.0), result)
+    np.testing.assert_array_equal(result, 4 * np.arange(5000.0))
+    told = "Config(allreduce='tiled') holds for ranks of one node"
+    assert told in comm.explain("allreduce", 8).reason
+    assert (told in capfd.readouterr().err) == (comm.rank == 0)
+    comm.Free()
+
+
+@pytest.mark.mpi(4)
+def test_off_by_its_setting(comm_world, monkeypatch):
+    monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank))
+    comm = smcoll.Comm(comm_world, smcoll.Config(across_nodes=False))
+    assert comm.engine is None and "several nodes" in comm.explain("bcast", 8).reason
+    comm.Free()
+
+
+@pytest.mark.mpi(4)
+def test_one_node_without_its_segment_sends_all_ranks_to_mpi(comm_world, monkeypatch, capfd):
+    monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank // 2))
+    if comm_world.rank == 2:
+        def refuse(mapping, nonce, kind):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("smcoll.establish.Mapping", type(
+            "Mapping", (smcoll.segment.Mapping,), {"create": refuse}))
+    comm = smcoll.Comm(comm_world)
+    total = np.zeros(1)
+    comm.Allreduce(np.ones(1), total)
+    assert comm.engine is None and total[0] == 4
+    assert "No space left" in comm.explain("allreduce", 8).reason
+    comm.Free()
+
+
+# ---------------------------------------------------------------------- errors
+
+
+@pytest.mark.mpi(4)
+@pytest.mark.parametrize("spread", ["blocks", "round robin"], indirect=True)
+@pytest.mark.parametrize("wrong", ["Barrier", "root", "bytes"])
+def test_ranks_of_different_nodes_that_disagree_find_out(spread, wrong):
+    spread.Barrier()
+    comm = smcoll.Comm(spread, smcoll.Config(timeout=2))
+    comm.Barrier()
+    last_node = os.environ["SMCOLL_NODE"] == "1"
+    with pytest.raises(smcoll.Error) as raised:
+        for _ in range(3):              # who only sends finds out in a later call
+            if wrong == "Barrier" and last_node:
+                comm.Barrier()
+            elif wrong == "root":
+                comm.Bcast(np.zeros(3), 1 if last_node else 0)
+                comm.Barrier()
+            else:
+                comm.Allreduce(np.zeros(4 if last_node else 3), np.zeros(4 if last_node else 3))
+    found = spread.allgather((type(raised.value).__name__, str(raised.value)))
+    # Who waits for a message of the wrong root's node waits in vain.
+    kinds = {"MismatchError"} | ({"WaitTimeout"} if wrong == "root" else set())
+    assert kinds & {name for name, _ in found}, found
+    with pytest.raises(smcoll.Error):
+        comm.Barrier()
+
+
+@pytest.mark.mpi(4)
+@pytest.mark.parametrize("spread", ["blocks", "round robin"], indirect=True)
+@pytest.mark.parametrize("count", [1, 5000])
+def test_a_timeout_is_told_to_all_nodes(spread, count):
+    comm = smcoll.Comm(spread, smcoll.Config(timeout=0.5))
+    comm.Barrier()
+    last = comm.size - 1
+    if comm.rank == last:
+        time.sleep(2)
+    with pytest.raises(smcoll.Error) as raised:
+        for _ in range(3):
+            comm.Allreduce(np.ones(count), np.ones(count))
+    texts = spread.allgather(str(raised.value))
+    assert any(re.search(rf"ranks? ([0-9, and]* )?{last}\b", text) for text in texts), texts
+
+
+DEATH = """
+    import os, signal, sys, time
+    from mpi4py import MPI
+    world = MPI.COMM_WORLD
+    os.environ["SMCOLL_NODE"] = "001"[world.rank]
+    import numpy as np
+    import smcoll
+    directory, victim = sys.argv[1], int(sys.argv[2])
+    comm = smcoll.Comm(world, smcoll.Config(timeout=2))
+    comm.Allreduce(np.ones(1), np.ones(1))
+
+    def report(text):
+        with open(os.path.join(directory, f"rank-{world.rank}.part"), "w") as file:
+            file.write(text)
+        os.rename(file.name, os.path.join(directory, f"rank-{world.rank}"))
+
+    if world.rank == victim:
+        time.sleep(0.3)
+        # mpiexec would end the job before anybody could notice: it is stopped.
+        os.kill(os.getppid(), signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        for _ in range(10):
+            comm.Allreduce(np.ones(1), np.ones(1))
+        report("no error")
+    except BaseException as error:
+        report(f"{type(error).__name__} {error}")
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("victim, kinds", [
+    (1, ("PeerError",)),
+    # Its node is gone, and no one is left there who could tell.
+    (2, ("PeerError", "WaitTimeout")),
+])
+def test_a_death_is_told_to_the_other_node(tmp_path, victim, kinds):
+    job = programs.start_ranks(3, DEATH, tmp_path, victim)
+    try:
+        others = [rank for rank in range(3) if rank != victim]
+        found = results(tmp_path, others)
+        assert set(found) == set(others)
+        for text in found.values():
+            assert text.split()[0] in kinds and f"rank {victim}" in text, text
+    finally:
+        end_job(job)
+
+
+FUZZER = (Path(__file__).parent / "differential.py").read_text()
+
+
+@pytest.mark.parametrize("nodes, options", [("0,0,1", ()), ("0,1,0,2", ("--small",))])
+def test_random_programs_on_several_nodes(nodes, options):
+    ranks = nodes.count(",") + 1
+    result = programs.run_ranks(ranks, FUZZER, "--seconds", "3", "--seed", str(ranks), "--nodes",
+                                nodes, *options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "without a difference" in result.stdout
