@@ -129,6 +129,15 @@ def test_a_rank_dies(how, what, when, ledger):
         check_deaths(job, ledger, f"{how} {when} {what}")
 
 
+@pytest.mark.faults
+@pytest.mark.parametrize("when", ["before", "middle"])
+@pytest.mark.parametrize("what", ["large Allreduce", "large Bcast", "Alltoall"])
+def test_a_rank_dies_whose_arrays_others_read_where_they_lie(what, when, ledger):
+    how = "SIGALRM" if when == "middle" else "SIGKILL"
+    with surviving_job(5, DEATHS, how, what, when, environment={"SMCOLL_HEAP": "1"}) as job:
+        check_deaths(job, ledger, f"{how} {when} {what}, in shared heaps")
+
+
 def can_unshare() -> bool:
     return os.geteuid() == 0 and shutil.which("unshare") is not None and subprocess.run(
         ["unshare", "--pid", "--fork", "true"], capture_output=True).returncode == 0
