@@ -768,11 +768,7 @@ cdef class Engine:
     cdef int allgather_(self, Gathering *blocks, int collective, const Plan *plan) except -1:
         """Every rank gets everybody's block."""
         cdef Operands operands
-        memset(&operands, 0, sizeof(operands))
-        operands.send = blocks.send.address
-        operands.nbytes = blocks.longest
-        operands.element_size = 1
-        operands.sources = self.sources
+        self.fill_operands(&operands, blocks.send.address, NULL, blocks.longest, 1, NULL, 0)
         return self.carry_out(collective, signature_of(collective, _NO_OP, _NO_TYPE, plan, 0),
                               &operands, plan, blocks)
 
