@@ -120,11 +120,15 @@ MUTANTS = (
            (Edit("smcoll/streams.pyx", """        unpack_next(&message.cursor, place, wanted)
         message.done += piece
         stream.received += 1
-        give_credit(team, stream, message.peer)
-""", """        stream.received += 1
-        give_credit(team, stream, message.peer)
+        if message.place != STAGED:
+""", """        if message.place == STAGED:
+            stream.received += 1
+            give_credit(team, stream, message.peer)
+            stream.received -= 1
         unpack_next(&message.cursor, place, wanted)
         message.done += piece
+        stream.received += 1
+        if message.place != STAGED:
 """),), MOVEMENT),
     Mutant("send_all_first", "SEND_ALL_FIRST",
            (Edit("smcoll/streams.pyx", """    for i in range(exchange.receives):
