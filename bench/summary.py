@@ -26,8 +26,9 @@ def size_name(nbytes: int) -> str:
 
 
 def is_direct(row: dict) -> bool:
-    """Whether it is one that ``--heap`` adds: arrays used where they lie."""
-    return row["algorithm"] == "shared_heap" or row["algorithm"].endswith(", in place")
+    """Whether it is one that ``--heap`` adds: what a communicator with shared heaps does."""
+    return row["algorithm"] == "shared_heap" or row["algorithm"].endswith(
+        (", in place", ", staged"))
 
 
 def cell(row: dict | None) -> str:

@@ -404,6 +404,8 @@ cdef int exchange_blocks(Call *call, Gathering *blocks) noexcept nogil:
     publish_places(team, &places, blocks.send_bytes)
     call.sources[team.rank] = blocks.send.address if places.send != STAGED else NULL
     lengths(call)[team.rank] = blocks.send_bytes
+    # While the others come.
+    copy_own_block(call, blocks)
     for i in range(1, team.size):
         rank = next_rank(team, i)
         line = exchange_line(&team.layout, team.base, rank, <int> (team.exchanges & 1))
@@ -425,22 +427,26 @@ cdef int exchange_blocks(Call *call, Gathering *blocks) noexcept nogil:
     return DONE
 
 
-cdef void copy_direct_blocks(Call *call, Gathering *blocks) noexcept nogil:
-    """Those that lie in a heap, and the own one."""
+cdef void copy_own_block(Call *call, Gathering *blocks) noexcept nogil:
     cdef Cursor own, place
-    cdef int i, rank, mine = call.team.rank
-    for i in range(1, call.team.size):
-        rank = next_rank(call.team, i)
-        if call.sources[rank] != NULL:
-            call.team.direct_bytes += min(lengths(call)[rank], blocks.block[rank])
-            unpack_next(&blocks.recv[rank], <const char *> call.sources[rank],
-                        min(lengths(call)[rank], blocks.block[rank]))
+    cdef int mine = call.team.rank
     if not blocks.in_place:
         # The cursors themselves may be needed for staging.
         own = blocks.send
         place = blocks.recv[mine]
         copy_message(&own, &place, min(blocks.send_bytes, blocks.block[mine]))
         blocks.truncated += blocks.send_bytes > blocks.block[mine]
+
+
+cdef void copy_direct_blocks(Call *call, Gathering *blocks) noexcept nogil:
+    """Those that lie in a heap."""
+    cdef int i, rank
+    for i in range(1, call.team.size):
+        rank = next_rank(call.team, i)
+        if call.sources[rank] != NULL:
+            call.team.direct_bytes += min(lengths(call)[rank], blocks.block[rank])
+            unpack_next(&blocks.recv[rank], <const char *> call.sources[rank],
+                        min(lengths(call)[rank], blocks.block[rank]))
 
 
 cdef int stage_block(Call *call, Section *section) noexcept nogil:

@@ -52,6 +52,9 @@ class Decision:
 # Shared heaps: where the ranks have them (with_heaps), whatever was measured without.
 NEVER_BY_ITSELF = {("allreduce", "dissemination"),
                    *((collective, SHARED_HEAP) for collective in ALGORITHMS)}
+# Between two ranks, larger ones are faster staged, wherever the arrays lie (docs/heap.md): both
+# work then, one copies in while the other copies out, through regions that stay in the caches.
+DIRECT_AT_MOST = {"bcast": 512 * KIB, "allgather": 8 << 20}
 REASONS = {"table": "decision table measured by smcoll tune",
            "model": "performance model with this machine's parameters"}
 
@@ -160,7 +163,8 @@ def decide(config, ranks: int, oversubscribed: bool,
                 measured_row(usual, config, names, row, REASONS[table["source"]])
                 for row in table["rows"][collective]]
         if heaps and wanted == "auto" and SHARED_HEAP in names:
-            tables[collective] = with_heaps(tables[collective], names, config.heap_threshold)
+            most = DIRECT_AT_MOST.get(collective, UNLIMITED) if ranks == 2 else UNLIMITED
+            tables[collective] = with_heaps(tables[collective], names, config.heap_threshold, most)
     return tables
 
 
@@ -177,14 +181,18 @@ def measured_row(usual: Decision, config, names: tuple[str, ...], row: list,
         points=tuple(tuple(point) for point in points))
 
 
-def with_heaps(rows: list[Decision], names: tuple[str, ...], threshold: int) -> list[Decision]:
-    """Where arrays may lie in shared heaps: from ``threshold`` bytes on they are used there."""
+def with_heaps(rows: list[Decision], names: tuple[str, ...], threshold: int,
+               most: int = UNLIMITED) -> list[Decision]:
+    """Arrays may lie in shared heaps: from ``threshold`` to ``most`` bytes they are used there."""
+    if threshold > most:
+        return rows
     below = [row for row in rows if row.up_to < threshold - 1]
     if threshold > 1:
         below.append(replace(decision_in(rows, threshold - 1), up_to=threshold - 1))
     return [*below, replace(rows[-1], algorithm=SHARED_HEAP, number=names.index(SHARED_HEAP),
-                            up_to=UNLIMITED, section_bytes=64 * KIB, points=(),
-                            reason="shared heaps")]
+                            up_to=most, section_bytes=64 * KIB, points=(),
+                            reason="shared heaps"),
+            *(row for row in rows if row.up_to > most)]
 
 
 def decision_in(rows: list[Decision], nbytes: int) -> Decision:

@@ -370,6 +370,15 @@ def test_stats_and_explain_say_what_was_direct(comm_world):
         assert row["direct_bytes"] == (8 * LARGE if comm.rank == 0 else 0)
 
 
+@pytest.mark.mpi(2, 3)
+def test_large_broadcasts_between_two_ranks_are_staged(comm_world):
+    with smcoll.Comm(comm_world, smcoll.Config(heap=True, strict=True)) as comm:
+        assert comm.explain("bcast", 8 * LARGE).algorithm == "shared_heap"
+        large = comm.explain("bcast", 16 << 20)
+        assert (large.algorithm == "shared_heap") == (comm.size > 2)
+        assert ("staged, wherever" in large.reason) == (comm.size == 2)
+
+
 @pytest.mark.mpi(2)
 def test_a_rank_returns_only_when_nobody_uses_its_arrays(comm_world):
     """What a rank writes into its arrays right after a call is never seen by the others in it."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..algos import ALGORITHMS
+from ..algos import ALGORITHMS, STREAMED
 from ..select import SHARED_HEAP
 
 HEAP = "smcoll heap"  # the contender with direct access
@@ -108,6 +108,13 @@ def facts_about_job(MPI, bench) -> dict:
     }
 
 
+def algorithm_shown(contender: str, collective: str, algorithm: str) -> str:
+    """With what becomes of arrays in shared heaps, where the algorithm's name does not say it."""
+    if contender != HEAP or algorithm == SHARED_HEAP:
+        return algorithm
+    return f"{algorithm}, {'in place' if collective in STREAMED else 'staged'}"
+
+
 def row_of(result, name: str, explanation) -> dict:
     """One row of the table, as in the JSON: the contender called ``name`` beside MPI."""
     row = {"collective": result.collective, "bytes": result.nbytes, "ranks": result.ranks}
@@ -120,8 +127,7 @@ def row_of(result, name: str, explanation) -> dict:
     ratios = (None, None, None) if wrong else result.ratio("mpi", name)
     row["ratio"], row["ratio_low"], row["ratio_high"] = ratios
     return row | {
-        "algorithm": explanation.algorithm + (
-            ", in place" if name == HEAP and explanation.algorithm != SHARED_HEAP else ""),
+        "algorithm": algorithm_shown(name, result.collective, explanation.algorithm),
         "path": explanation.path,
         "parameters": explanation.parameters,
         "reason": explanation.reason,
