@@ -43,6 +43,7 @@ cdef enum:
     LINE = 64                  # slices are cut at cache lines
     STRIP = 8192               # bytes reduced before they are copied, from the first-level cache
     FAN_IN_SECTION = 32768     # of a Reduce that all ranks stage
+    OWN_FIRST = 512 << 10      # blocks up to here are copied to their own rank first (docs/heap.md)
 
 
 # ---------------------------------------------------------------------- reductions
@@ -377,6 +378,8 @@ cdef int allgather_shared_heap(Call *call, Gathering *blocks, bint pipelined,
     if status != DONE:
         return status
     copy_direct_blocks(call, blocks)
+    if blocks.longest > OWN_FIRST:
+        copy_own_block(call, blocks)
     for rank in range(call.team.size):
         somebody_stages |= is_staged(call, rank)
     if somebody_stages:
@@ -404,8 +407,9 @@ cdef int exchange_blocks(Call *call, Gathering *blocks) noexcept nogil:
     publish_places(team, &places, blocks.send_bytes)
     call.sources[team.rank] = blocks.send.address if places.send != STAGED else NULL
     lengths(call)[team.rank] = blocks.send_bytes
-    # While the others come.
-    copy_own_block(call, blocks)
+    if blocks.longest <= OWN_FIRST:
+        # While the others come.
+        copy_own_block(call, blocks)
     for i in range(1, team.size):
         rank = next_rank(team, i)
         line = exchange_line(&team.layout, team.base, rank, <int> (team.exchanges & 1))
