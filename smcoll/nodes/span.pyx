@@ -8,12 +8,12 @@ import numpy
 
 from smcoll.select import decision_for, override
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
 from smcoll.algos cimport Operands, Plan
 from smcoll.barrier cimport (
-    COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER, Team,
+    COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER,
 )
 from smcoll.engine cimport Engine
 from smcoll.nodes.network cimport Network
@@ -22,7 +22,6 @@ from smcoll.nodes.network cimport Network
 cdef enum:
     # Bytes of what is no user's: agreements, barriers. In flag lines whatever is set.
     INTERNAL = 8
-    SLEEP_AFTER_OVERSUBSCRIBED = 20_000    # ns
 
 # Collectives whose algorithms, set by name, have no part in a composition: an Allreduce is one of
 # Reduce, Bcast and what `between_nodes` says.
@@ -105,13 +104,8 @@ cdef class Span:
         return self.signature ^ <uint64_t> (self.stage & 0xffff) << 24
 
     cdef int bcast(self, char *buffer, size_t nbytes, int local_root) except -1:
-        """From one of this node's ranks, which may first have to hear from another node.
-
-        Where ranks outnumber CPUs, who waits for that soon sleeps: the network needs the CPU.
-        """
+        """From one of this node's ranks, which may first have to hear from another node."""
         cdef Operands operands
-        cdef Team *team = &self.node.team
-        cdef int64_t sleep_after = team.sleep_after
         cdef const Plan *plan = &self.fan_out
         if nbytes > INTERNAL and (nbytes > self.in_lines or self.bcast_is_named):
             plan = self.node.choose(COLLECTIVE_BCAST, nbytes)
@@ -123,13 +117,8 @@ cdef class Span:
         operands.sources = self.node.sources
         cdef uint64_t stage = self.next_stage()
         self.node.patience = 1.5
-        if team.oversubscribed:
-            team.sleep_after = SLEEP_AFTER_OVERSUBSCRIBED
-        try:
-            return self.node.carry_out_stage(COLLECTIVE_BCAST, stage, self.total, &operands, plan,
-                                             NULL)
-        finally:
-            team.sleep_after = sleep_after
+        return self.node.carry_out_stage(COLLECTIVE_BCAST, stage, self.total, &operands, plan,
+                                         NULL)
 
     cdef int reduce(self, const Reduction *reduction, const char *send, char *recv,
                     size_t elements, int local_root) except -1:
