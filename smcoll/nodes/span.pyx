@@ -13,7 +13,7 @@ from libc.string cimport memset
 
 from smcoll.algos cimport Operands, Plan
 from smcoll.barrier cimport (
-    COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER,
+    COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER, Team,
 )
 from smcoll.engine cimport Engine
 from smcoll.nodes.network cimport Network
@@ -104,8 +104,13 @@ cdef class Span:
         return self.signature ^ <uint64_t> (self.stage & 0xffff) << 24
 
     cdef int bcast(self, char *buffer, size_t nbytes, int local_root) except -1:
-        """From one of this node's ranks, which may first have to hear from another node."""
+        """From one of this node's ranks, which may first have to hear from another node.
+
+        Where ranks outnumber CPUs, who waits for a short one sleeps until it is woken: the network
+        needs the CPU.
+        """
         cdef Operands operands
+        cdef Team *team = &self.node.team
         cdef const Plan *plan = &self.fan_out
         if nbytes > INTERNAL and (nbytes > self.in_lines or self.bcast_is_named):
             plan = self.node.choose(COLLECTIVE_BCAST, nbytes)
@@ -117,8 +122,12 @@ cdef class Span:
         operands.sources = self.node.sources
         cdef uint64_t stage = self.next_stage()
         self.node.patience = 1.5
-        return self.node.carry_out_stage(COLLECTIVE_BCAST, stage, self.total, &operands, plan,
-                                         NULL)
+        team.wakes = team.oversubscribed and plan == &self.fan_out
+        try:
+            return self.node.carry_out_stage(COLLECTIVE_BCAST, stage, self.total, &operands, plan,
+                                             NULL)
+        finally:
+            team.wakes = False
 
     cdef int reduce(self, const Reduction *reduction, const char *send, char *recv,
                     size_t elements, int local_root) except -1:
