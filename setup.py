@@ -18,7 +18,9 @@ extensions = [
         [str(source)],
         depends=[str(header) for header in sorted(Path("smcoll").rglob("*.h"))],
         include_dirs=["smcoll", numpy.get_include()],
-        define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
+        define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION"),
+                       # Allocators of one's own (NEP 49).
+                       ("NPY_TARGET_VERSION", "NPY_1_22_API_VERSION")],
         extra_compile_args=COMPILE_ARGS,
         extra_link_args=LINK_ARGS,
     )

@@ -4,6 +4,7 @@
 
 For each number of ranks: how many times faster than the fastest peer smcoll is, collectives x
 sizes, then the geometric means beside each peer. Rows whose lower bound is below 0.95 are losses.
+Of a file measured with ``--heap``, first without and then with direct access.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ def size_name(nbytes: int) -> str:
         if nbytes >= unit and nbytes % unit == 0:
             return f"{nbytes // unit}{name}"
     return str(nbytes)
+
+
+def is_direct(row: dict) -> bool:
+    """Whether it is one that ``--heap`` adds: arrays used where they lie."""
+    return row["algorithm"] == "shared_heap" or row["algorithm"].endswith(", in place")
 
 
 def cell(row: dict | None) -> str:
@@ -73,10 +79,13 @@ def main() -> None:
     for file in parser.parse_args().files:
         rows = json.loads(file.read_text())["rows"]
         for ranks in sorted({row["ranks"] for row in rows}):
-            chosen = [row for row in rows if row["ranks"] == ranks]
-            print(f"### {ranks} ranks\n")
-            print("\n".join(table(chosen)) + "\n")
-            print("\n".join(means(chosen)) + "\n")
+            for direct, title in ((False, ""), (True, ", arrays in shared heaps")):
+                chosen = [row for row in rows
+                          if row["ranks"] == ranks and is_direct(row) == direct]
+                if chosen:
+                    print(f"### {ranks} ranks{title}\n")
+                    print("\n".join(table(chosen)) + "\n")
+                    print("\n".join(means(chosen)) + "\n")
 
 
 if __name__ == "__main__":

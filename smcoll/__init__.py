@@ -18,7 +18,8 @@ _HOMES = {
     "Intercomm": "comm", "wrap": "comm", "Config": "config", "Error": "errors",
     "MismatchError": "errors", "PeerError": "errors", "SegmentError": "errors",
     "TopologyError": "errors", "WaitTimeout": "errors", "install": "installation",
-    "uninstall": "installation",
+    "uninstall": "installation", "array": "heap_arrays", "empty": "heap_arrays",
+    "empty_like": "heap_arrays", "is_shared": "heap_arrays", "zeros": "heap_arrays",
 }
 
 _MODULES = {"algos", "config", "errors", "kernels", "launch", "measure", "segment", "topology",

@@ -20,6 +20,11 @@ from .errors import PeerError as PeerError
 from .errors import SegmentError as SegmentError
 from .errors import TopologyError as TopologyError
 from .errors import WaitTimeout as WaitTimeout
+from .heap_arrays import array as array
+from .heap_arrays import empty as empty
+from .heap_arrays import empty_like as empty_like
+from .heap_arrays import is_shared as is_shared
+from .heap_arrays import zeros as zeros
 from .installation import install as install
 from .installation import uninstall as uninstall
 

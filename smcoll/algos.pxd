@@ -35,6 +35,12 @@ cdef enum:
     REDUCE_SCATTER_TILED_TWO_STAGE = 4
     SCATTER_DIRECT = 0
     SCATTER_TWO_STAGE = 1
+    # Arrays in shared heaps, used where they lie.
+    BCAST_SHARED_HEAP = 5
+    REDUCE_SHARED_HEAP = 6
+    ALLREDUCE_SHARED_HEAP = 9
+    REDUCE_SCATTER_SHARED_HEAP = 5
+    SHARED_HEAP = 1            # of Allgather, Scan and Exscan
 
 
 # How one call is to be done.
@@ -57,7 +63,7 @@ cdef struct Operands:
     size_t element_size
     const Operation *operation
     int root
-    const void **sources       # scratch for as many pointers as there are ranks
+    const void **sources       # scratch for three pointers a rank
 
 
 cdef bint is_inline(const Team *team, int collective, int algorithm, size_t nbytes) noexcept nogil

@@ -4,8 +4,6 @@ A name runs that algorithm and no other. Which form it takes for small messages 
 lines instead of the data regions) depends on the number of bytes only, which all ranks agree on.
 """
 
-from libc.string cimport memset
-
 from smcoll.allgather cimport Gathering, allgather_direct, allgather_inline
 from smcoll.allreduce cimport (
     allreduce_all_read, allreduce_fan_in_fan_out, allreduce_recursive_doubling,
@@ -20,6 +18,10 @@ from smcoll.barrier cimport (
     barrier_dissemination, barrier_tree, use_segments,
 )
 from smcoll.bcast cimport bcast_fan_out, bcast_scatter_allgather
+from smcoll.direct cimport (
+    allgather_shared_heap, allreduce_shared_heap, bcast_shared_heap, reduce_shared_heap,
+)
+from smcoll.direct_own cimport reduce_scatter_shared_heap, scan_shared_heap
 from smcoll.dissemination cimport allreduce_dissemination
 from smcoll.domains cimport Neighbours, n_ary_tree, one_stage_tree, two_stage_tree
 from smcoll.inline cimport allreduce_inline, bcast_inline, reduce_inline
@@ -38,23 +40,24 @@ from smcoll.tiled_hierarchical cimport allreduce_tiled_hierarchical, reduce_tile
 
 ALGORITHMS = {
     "barrier": ("all_read", "tree", "dissemination", "hierarchical"),
-    "bcast": ("fan_out", "n_ary", "one_stage", "two_stage", "scatter_allgather"),
+    "bcast": ("fan_out", "n_ary", "one_stage", "two_stage", "scatter_allgather",
+              "shared_heap"),
     "reduce": ("fan_in", "reduce_scatter_gather", "tiled", "n_ary", "tiled_cyclic",
-               "tiled_hierarchical"),
+               "tiled_hierarchical", "shared_heap"),
     # Dissemination gives the ranks results that differ in their last bits.
     "allreduce": ("all_read", "fan_in_fan_out", "recursive_doubling", "recursive_halving",
                   "tiled", "reduce_broadcast", "dissemination", "tiled_cyclic",
-                  "tiled_hierarchical"),
+                  "tiled_hierarchical", "shared_heap"),
     # One message for each pair of ranks, through their streams.
     "gather": ("direct",),
     "scatter": ("direct", "two_stage"),
     "alltoall": ("direct",),
     # Every rank posts its data once, the others read what they need.
-    "allgather": ("direct",),
+    "allgather": ("direct", "shared_heap"),
     "reduce_scatter": ("direct", "tree_one_stage", "tree_two_stage", "tiled_one_stage",
-                       "tiled_two_stage"),
-    "scan": ("direct",),
-    "exscan": ("direct",),
+                       "tiled_two_stage", "shared_heap"),
+    "scan": ("direct", "shared_heap"),
+    "exscan": ("direct", "shared_heap"),
 }
 
 # The collectives whose data travel through the streams.
@@ -62,11 +65,11 @@ STREAMED = ("gather", "scatter", "alltoall")
 
 # These combine operands in rank order, as operations that don't commute need it.
 IN_RANK_ORDER = {
-    "reduce": ("tiled",),
-    "allreduce": ("tiled", "all_read"),
-    "reduce_scatter": ("direct",),
-    "scan": ("direct",),
-    "exscan": ("direct",),
+    "reduce": ("tiled", "shared_heap"),
+    "allreduce": ("tiled", "all_read", "shared_heap"),
+    "reduce_scatter": ("direct", "shared_heap"),
+    "scan": ("direct", "shared_heap"),
+    "exscan": ("direct", "shared_heap"),
 }
 
 # Which radices an algorithm has. GS's: children of a parent. LHS's n is the arity: a parent has
@@ -118,7 +121,8 @@ cdef bint is_inline(const Team *team, int collective, int algorithm, size_t nbyt
     ``nbytes``: of the longest block in an Allgather, of the whole vector in a Reduce_scatter.
     """
     if collective == COLLECTIVE_BCAST or collective == COLLECTIVE_OBJECT_BCAST:
-        return algorithm != BCAST_SCATTER_ALLGATHER and nbytes <= team.layout.rooted_inline_size
+        return (algorithm != BCAST_SCATTER_ALLGATHER and algorithm != BCAST_SHARED_HEAP
+                and nbytes <= team.layout.rooted_inline_size)
     if collective == COLLECTIVE_REDUCE:
         return ((algorithm == REDUCE_FAN_IN or algorithm == REDUCE_N_ARY)
                 and nbytes <= team.layout.rooted_inline_size)
@@ -129,9 +133,9 @@ cdef bint is_inline(const Team *team, int collective, int algorithm, size_t nbyt
     if collective == COLLECTIVE_REDUCE_SCATTER:
         return algorithm == REDUCE_SCATTER_DIRECT and nbytes <= team.layout.inline_size
     if collective == COLLECTIVE_ALLGATHER or collective == COLLECTIVE_OBJECT_ALLGATHER:
-        return nbytes <= team.layout.inline_size
+        return algorithm != SHARED_HEAP and nbytes <= team.layout.inline_size
     if collective == COLLECTIVE_SCAN or collective == COLLECTIVE_EXSCAN:
-        return nbytes <= team.layout.rooted_inline_size
+        return algorithm != SHARED_HEAP and nbytes <= team.layout.rooted_inline_size
     return False
 
 
@@ -211,6 +215,8 @@ cdef inline int run_bcast(Team *team, const Plan *plan, const Operands *operands
             return bcast_inline(team, operands.recv, operands.nbytes, operands.root, plan.fan_out)
         return bcast_inline_by_name(team, plan, operands)
     fill_call(&call, team, plan, operands)
+    if plan.algorithm == BCAST_SHARED_HEAP:
+        return bcast_shared_heap(&call, plan.pipelined, plan.section_bytes)
     if plan.algorithm == BCAST_N_ARY:
         return bcast_n_ary(&call, plan.pipelined, plan.section_bytes)
     if plan.algorithm == BCAST_ONE_STAGE:
@@ -233,6 +239,8 @@ cdef inline int run_reduce(Team *team, const Plan *plan, const Operands *operand
     fill_call(&call, team, plan, operands)
     if plan.algorithm == REDUCE_SCATTER_GATHER:
         return reduce_scatter_gather(&call, plan.pipelined, plan.section_bytes)
+    if plan.algorithm == REDUCE_SHARED_HEAP:
+        return reduce_shared_heap(&call, plan.pipelined, plan.section_bytes)
     if plan.algorithm == REDUCE_TILED:
         return reduce_tiled(&call, plan.pipelined, plan.section_bytes)
     if plan.algorithm == REDUCE_N_ARY:
@@ -261,6 +269,8 @@ cdef inline int run_allreduce(Team *team, const Plan *plan,
         return allreduce_recursive_halving(&call, plan.pipelined, plan.section_bytes)
     if plan.algorithm == ALLREDUCE_TILED:
         return allreduce_tiled(&call, plan.pipelined, plan.section_bytes)
+    if plan.algorithm == ALLREDUCE_SHARED_HEAP:
+        return allreduce_shared_heap(&call, plan.pipelined, plan.section_bytes)
     if plan.algorithm == ALLREDUCE_REDUCE_BROADCAST:
         return allreduce_reduce_broadcast(&call, plan.pipelined, plan.section_bytes)
     if plan.algorithm == ALLREDUCE_DISSEMINATION:
@@ -272,19 +282,18 @@ cdef inline int run_allreduce(Team *team, const Plan *plan,
     return allreduce_all_read(&call, plan.pipelined, plan.section_bytes)
 
 
-cdef inline int run_allgather(Team *team, const Plan *plan, Gathering *blocks) noexcept nogil:
+cdef inline int run_allgather(Team *team, const Plan *plan, const Operands *operands,
+                              Gathering *blocks) noexcept nogil:
     cdef Call call
-    cdef Operands operands
     cdef int rank
     if is_inline(team, COLLECTIVE_ALLGATHER, plan.algorithm, blocks.longest):
         return allgather_inline(team, blocks)
-    memset(&operands, 0, sizeof(operands))
-    operands.nbytes = blocks.longest
-    operands.element_size = 1
-    fill_call(&call, team, plan, &operands)
+    fill_call(&call, team, plan, operands)
     for rank in range(team.size):
         blocks.recv[rank].streaming = (
             blocks.longest * <size_t> team.size >= team.streaming_size)
+    if plan.algorithm == SHARED_HEAP:
+        return allgather_shared_heap(&call, blocks, plan.pipelined, plan.section_bytes)
     return allgather_direct(&call, blocks, plan.pipelined, plan.section_bytes)
 
 
@@ -295,6 +304,8 @@ cdef inline int run_reduce_scatter(Team *team, const Plan *plan, const Operands 
         return reduce_scatter_inline(team, operands.send, operands.recv, blocks,
                                      operands.element_size, operands.operation, operands.sources)
     fill_call(&call, team, plan, operands)
+    if plan.algorithm == REDUCE_SCATTER_SHARED_HEAP:
+        return reduce_scatter_shared_heap(&call, blocks, plan.pipelined, plan.section_bytes)
     if plan.algorithm == REDUCE_SCATTER_TREE_ONE_STAGE:
         return reduce_scatter_tree(&call, blocks, 1, plan.pipelined, plan.section_bytes)
     if plan.algorithm == REDUCE_SCATTER_TREE_TWO_STAGE:
@@ -313,6 +324,8 @@ cdef inline int run_scan(Team *team, const Plan *plan, const Operands *operands,
         return scan_inline(team, operands.send, operands.recv, operands.nbytes, operands.elements,
                            operands.operation, exclusive, operands.sources)
     fill_call(&call, team, plan, operands)
+    if plan.algorithm == SHARED_HEAP:
+        return scan_shared_heap(&call, exclusive, plan.pipelined, plan.section_bytes)
     return scan_direct(&call, exclusive, plan.pipelined, plan.section_bytes)
 
 
@@ -326,7 +339,7 @@ cdef int run_collective(Team *team, int collective, const Plan *plan, const Oper
     if collective == COLLECTIVE_REDUCE:
         return run_reduce(team, plan, operands)
     if collective == COLLECTIVE_ALLGATHER or collective == COLLECTIVE_OBJECT_ALLGATHER:
-        return run_allgather(team, plan, <Gathering *> details)
+        return run_allgather(team, plan, operands, <Gathering *> details)
     if collective == COLLECTIVE_REDUCE_SCATTER:
         return run_reduce_scatter(team, plan, operands, <const Blocks *> details)
     if collective == COLLECTIVE_SCAN or collective == COLLECTIVE_EXSCAN:

@@ -7,7 +7,7 @@ there, less leaves the rest untouched.
 
 from smcoll.atomics cimport load_relaxed
 from smcoll.barrier cimport (
-    DONE, FAILED_MISMATCH, agrees_on_bytes, next_rank, publish_length, wait_line_with_length,
+    DONE, FAILED_MISMATCH, next_rank, publish_length, wait_line_with_length,
 )
 from smcoll.cursor cimport pack_next, unpack_next
 from smcoll.pipeline cimport (
@@ -17,15 +17,6 @@ from smcoll.segment cimport Line, exchange_line
 
 cdef enum:
     STEP_BLOCK = 1
-
-
-# A block of another length than we have room for: an error of its sender or ours alone, or do we
-# disagree about the call?
-cdef inline bint same_call(Team *team, Gathering *blocks, int rank, size_t sent) noexcept nogil:
-    if sent == blocks.block[rank] or agrees_on_bytes(team, rank):
-        return True
-    team.awaited_rank = rank
-    return False
 
 
 cdef inline size_t room_for(Gathering *blocks, int rank, size_t sent) noexcept nogil:
@@ -71,13 +62,6 @@ cdef int allgather_direct(Call *call, Gathering *blocks, bint pipelined,
     call.phase[0] = copy_in_block
     call.phase[1] = copy_out_blocks
     return complete(call)
-
-
-# The part of `nbytes` bytes that lies in this section.
-cdef inline size_t part_of(Section *section, size_t nbytes) noexcept nogil:
-    if nbytes <= section.offset:
-        return 0
-    return min(section.nbytes, nbytes - section.offset)
 
 
 cdef int copy_in_block(Call *call, Section *section) noexcept nogil:

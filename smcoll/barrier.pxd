@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from smcoll.atomics cimport fence_acquire, load_acquire, load_relaxed, store_release
 from smcoll.domains cimport DomainView
+from smcoll.heap cimport HeapView
 from smcoll.segment cimport (
     MAX_BANKS, Layout, Line, Published, Status, bank_field, published,
 )
@@ -17,6 +18,7 @@ cdef enum:
     FAILED_POISONED = -3       # a rank gave up; Team.awaited_rank says which
     FAILED_TIMEOUT = -4        # Team.awaited_rank did not come
     FAILED_PEER_DEAD = -5      # Team.awaited_rank died
+    FAILED_DAMAGED = -6        # what Team.awaited_rank published cannot be true
 
 # Why a rank gave up (Status.poison).
 cdef enum:
@@ -66,6 +68,9 @@ cdef struct Team:
     int spin
     bint oversubscribed
     size_t streaming_size      # results of so many bytes are written around the caches
+    const HeapView *heaps      # every rank's shared heap; NULL: this communicator has none
+    size_t direct_above        # messages in streams of so many bytes are read where they lie
+    uint64_t direct_bytes      # of this call, moved to or from other ranks' arrays without staging
     # Counters: functions of the sequence of calls only, hence the same on every rank.
     uint64_t call              # number of the current or last call
     uint64_t tick              # segment flags are tick + step; a call moves it past all its steps

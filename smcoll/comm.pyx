@@ -6,7 +6,9 @@ things that are equal on all ranks only (DESIGN rule 3): no segment, an operatio
 without a kernel.
 """
 
+import os
 from dataclasses import dataclass
+
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy
 
@@ -19,6 +21,7 @@ from smcoll.state cimport (
     set_installed_config, settings_for, state_of,
 )
 
+from smcoll import heap_arrays
 from smcoll.algos import ALGORITHMS, RADICES, STREAMED
 from smcoll.config import Config
 from smcoll.creation import CartcommCreation, IntercommCreation, IntracommCreation
@@ -26,7 +29,11 @@ from smcoll.movement import Movement
 from smcoll.nodes.spanning import SpanningEngine
 from smcoll.objects import Objects
 from smcoll.reductions import Reductions
-from smcoll.select import decision_for
+from smcoll.select import SHARED_HEAP, decision_for
+
+
+if "SMCOLL_HEAP" in os.environ and Config().heap:
+    heap_arrays.use()
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,13 @@ class Collectives(Reductions, Movement, Objects):
         """The compiled engine; None where all collectives are MPI's own. Collective at first."""
         return engine_of(self)
 
+    @property
+    def uses_heap(self):
+        """Whether arrays in shared heaps are read and written where they lie. Collective at first.
+        """
+        cdef Engine engine = engine_of(self)
+        return engine is not None and engine.uses_heaps
+
     def explain(self, collective, nbytes=0):
         """Which algorithm, parameters and path a call of ``nbytes`` bytes takes, and why.
 
@@ -119,8 +133,14 @@ class Collectives(Reductions, Movement, Objects):
             if engine.streams_refused:
                 return Explanation(collective, nbytes, "MPI", "MPI's own", {},
                                    "the streams could not be reserved")
-            return Explanation(collective, nbytes, "shared memory", row.algorithm,
-                               {"chunk_bytes": engine.stream_chunk}, row.reason)
+            parameters = {"chunk_bytes": engine.stream_chunk}
+            reason = row.reason
+            if engine.uses_heaps:
+                parameters["in_place_from"] = max(engine.config.heap_threshold,
+                                                  engine.stream_inline + 1)
+                reason += "; a message that lies in its sender's shared heap is read there"
+            return Explanation(collective, nbytes, "shared memory", row.algorithm, parameters,
+                               reason)
         if engine.data_refused and not inline and collective != "barrier" and nbytes > 0:
             return Explanation(collective, nbytes, "MPI", "MPI's own", {},
                                "the data regions could not be reserved")
@@ -131,11 +151,19 @@ class Collectives(Reductions, Movement, Objects):
         elif collective != "barrier":
             parameters.update(section_bytes=row.section_bytes, segments=row.segments,
                               pipelined=row.pipelined)
-        return Explanation(collective, nbytes, "shared memory", row.algorithm, parameters,
-                           row.reason, *row.evidence(nbytes))
+        reason = row.reason
+        if row.algorithm == SHARED_HEAP:
+            reason += ": arrays there are read and written where they lie, others are staged"
+        elif engine.uses_heaps and collective != "barrier":
+            reason += "; staged, wherever the arrays lie"
+        return Explanation(collective, nbytes, "shared memory", row.algorithm, parameters, reason,
+                           *row.evidence(nbytes))
 
     def stats(self):
-        """Rows ``{collective, algorithm, path, calls, bytes, seconds}`` of this rank, so far."""
+        """Rows ``{collective, algorithm, path, calls, bytes, seconds, direct_bytes}`` of this rank.
+
+        ``direct_bytes``: moved to and from other ranks' arrays in shared heaps without staging.
+        """
         return state_of(self).stats()
 
     # ------------------------------------------------------------------ life and death

@@ -225,6 +225,16 @@ class Config:
         "where the segment lies: shm, a file in /dev/shm; memfd, memory without a name, for which "
         "the ranks must share /proc; auto: the first that can be had, shm first where /dev/shm has "
         "room for the whole segment")
+    heap: bool = _setting(
+        False, _boolean, "",
+        "ranks map each other's shared heaps, and read and write arrays that lie there directly; "
+        "SMCOLL_HEAP=1 puts numpy's arrays there, too")
+    heap_threshold: int = _setting(
+        "32K", _bytes_between(1, 1 << 50), "bytes",
+        "numpy's arrays of at least this size go to the heap, calls of at least this size use it")
+    heap_size: int = _setting(
+        0, _bytes_between(0, 1 << 50), "bytes",
+        "memory that the heaps of all ranks of this node may have; 0: half of the node's")
     verbose: bool = _setting(
         False, _boolean, "", "one line on stderr for each communicator, and statistics at exit")
     disable: bool = _setting(False, _boolean, "", "everything goes to MPI")

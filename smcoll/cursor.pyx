@@ -57,6 +57,8 @@ cdef void pack_next(Cursor *cursor, char *out, size_t nbytes) noexcept nogil:
     """The next ``nbytes`` bytes of the message, to contiguous memory."""
     cdef size_t piece
     cdef char *place
+    if nbytes == 0:
+        return  # an empty message may have no address
     if cursor.runs == NULL:
         memcpy(out, cursor.address + cursor.done, nbytes)
         cursor.done += nbytes
@@ -74,6 +76,8 @@ cdef void unpack_next(Cursor *cursor, const char *data, size_t nbytes) noexcept 
     """The next ``nbytes`` bytes of the message, from contiguous memory."""
     cdef size_t piece
     cdef char *place
+    if nbytes == 0:
+        return
     if cursor.runs == NULL:
         copy_result(cursor.address + cursor.done, data, nbytes, cursor.streaming)
         cursor.done += nbytes

@@ -4,7 +4,9 @@ from smcoll.algos cimport Operands, Plan
 from smcoll.allgather cimport Gathering
 from smcoll.barrier cimport Attendant, Team, condition, pack_signature
 from smcoll.buffers cimport Specification
+from smcoll.cursor cimport Cursor
 from smcoll.domains cimport Domains
+from smcoll.heap cimport HeapView
 from smcoll.kernels cimport Operation, reduction_kernel
 from smcoll.reduce_scatter cimport Blocks
 from smcoll.segment cimport Mapping
@@ -34,6 +36,7 @@ cdef struct Choice:
 
 cdef struct Tally:
     uint64_t calls, nbytes
+    uint64_t direct_bytes      # moved to or from other ranks' arrays without staging
     uint64_t timed_calls
     int64_t timed_ns
 
@@ -54,6 +57,8 @@ cdef class Engine:
     cdef const void **sources
     cdef int *scratch
     cdef uint64_t start        # where all counters began
+    cdef object heaps          # keeps the peers' heaps mapped
+    cdef HeapView *heap_views
     cdef Stream *streams       # one per rank, once the streams are reserved
     cdef bint continues        # the next call is a later stage of one that the peers are in
     cdef Choice table[COLLECTIVES][MAX_CHOICES]
@@ -64,7 +69,6 @@ cdef class Engine:
     cdef object failure
     cdef bint unusable         # failed or closed
     cdef bint warned
-    cdef int blamed
     cdef int64_t looked_at_all     # when a wait last looked at all ranks' lives (monotonic ns)
     cdef list names            # of a node's ranks, as the communicator that spans it numbers them
     cdef double patience       # times the set timeout: who waits for a waiting rank gives up later
@@ -72,6 +76,8 @@ cdef class Engine:
     cdef object budget
     cdef object __weakref__
 
+    cdef use_heaps(self, heaps)
+    cdef void keep(self, const void *buffer) noexcept nogil
     cdef bint has_left(self, int rank)
     cdef bint has_died(self, int rank)
     cdef bint owes_us(self, int rank, int awaited)
@@ -113,7 +119,8 @@ cdef class Engine:
                        const Plan *plan, void *details) except -1
     cdef int exchange_(self, int collective, int root, Transfer *outgoing, int sends,
                        Transfer *incoming, int receives, size_t nbytes, list grown,
-                       int algorithm=*, bint second_stage=*) except -1
+                       int algorithm=*, bint second_stage=*, Cursor *own=*,
+                       Cursor *own_place=*) except -1
     cdef int exchange_stage(self, uint64_t signature, Transfer *outgoing, int sends,
                             Transfer *incoming, int receives, list grown) except -1
     cdef int run_exchange(self, Exchange *exchange, Transfer *outgoing, int sends,

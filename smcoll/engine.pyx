@@ -18,18 +18,20 @@ from libc.string cimport memset
 from smcoll.algos cimport Operands, Plan, is_inline, needs_data_regions, run_collective
 from smcoll.allgather cimport Gathering
 from smcoll.atomics cimport (
-    fence_acquire, load_acquire, load_relaxed, monotonic_ns, store_release, try_lock, unlock,
+    fence_acquire, fence_release, load_acquire, load_relaxed, monotonic_ns, store_release, try_lock,
+    unlock,
 )
 from smcoll.barrier cimport (
     COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE,
-    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE, DONE, FAILED_EXCEPTION, FAILED_MISMATCH,
-    FAILED_PEER_DEAD, FAILED_POISONED, FAILED_TIMEOUT, POISON_EXCEPTION, POISON_MISMATCH,
-    POISON_PEER_DEAD, POISON_TIMEOUT, Attendant, Team, attend_between_calls, begin_call,
-    begin_mpi_call, init_team, condition, pack_signature, wait_until,
+    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE, DONE, FAILED_DAMAGED, FAILED_EXCEPTION,
+    FAILED_MISMATCH, FAILED_PEER_DEAD, FAILED_POISONED, FAILED_TIMEOUT, POISON_EXCEPTION,
+    POISON_MISMATCH, POISON_PEER_DEAD, POISON_TIMEOUT, Attendant, Team, attend_between_calls,
+    begin_call, begin_mpi_call, init_team, condition, pack_signature, wait_until,
 )
 from smcoll.buffers cimport Specification, parse
-from smcoll.cursor cimport start_cursor
+from smcoll.cursor cimport Cursor, start_cursor
 from smcoll.domains cimport Domains
+from smcoll.heap cimport HeapView, PeerHeap, heap_keep, own_heap
 from smcoll.inline cimport allreduce_inline
 from smcoll.kernels cimport (
     OP_MIN, TYPE_INT64, Operation, element_size, reduction_kernel, reduction_kernel_for,
@@ -94,7 +96,7 @@ cdef class Engine:
     """
 
     def __cinit__(self, Mapping mapping, config, int rank, int size, bint oversubscribed,
-                  int instruction_set, poke, budget, uint64_t start=1, places=None):
+                  int instruction_set, poke, budget, uint64_t start=1, places=None, heaps=None):
         self.mapping = mapping
         self.config = config
         self.budget = budget
@@ -102,7 +104,7 @@ cdef class Engine:
         self.plans = {}
         self.unfinished = []
         self.instruction_set = instruction_set
-        self.sources = <const void **> malloc(size * sizeof(void *))
+        self.sources = <const void **> malloc(3 * size * sizeof(void *))
         self.scratch = <int *> malloc(2 * size * sizeof(int))
         if self.sources == NULL or self.scratch == NULL:
             raise MemoryError()
@@ -124,17 +126,21 @@ cdef class Engine:
         self.start = start
         self.patience = 1
         self.team.streaming_size = config.streaming_size
+        self.team.direct_above = config.heap_threshold
         if mapping is not None:
             self.team.base = mapping.base
             self.team.layout = mapping.layout
             init_team(&self.team, start)
         if config.spin >= 0:
             self.team.spin = config.spin
+        if heaps is not None:
+            self.use_heaps(heaps)
 
     def __dealloc__(self):
         free(self.sources)
         free(self.scratch)
         free(self.streams)
+        free(self.heap_views)
 
     # ------------------------------------------------------------------ set-up
 
@@ -169,6 +175,27 @@ cdef class Engine:
                 self.table[number][i].up_to = row.up_to
                 self.table[number][i].plan = self.plan(number, row)
             self.choices[number] = len(rows)
+
+    cdef use_heaps(self, heaps):
+        """Of every rank, as mapped here; None for the own one."""
+        cdef PeerHeap peer
+        cdef int rank
+        self.heap_views = <HeapView *> malloc(self.team.size * sizeof(HeapView))
+        if self.heap_views == NULL:
+            raise MemoryError()
+        for rank in range(self.team.size):
+            if heaps[rank] is None:
+                self.heap_views[rank] = own_heap()
+            else:
+                peer = heaps[rank]
+                self.heap_views[rank] = peer.view
+        self.heaps = heaps
+        self.team.heaps = self.heap_views
+
+    cdef void keep(self, const void *buffer) noexcept nogil:
+        """This rank leaves a call in which others may still use ``buffer`` where it lies."""
+        if self.team.heaps != NULL:
+            heap_keep(buffer)
 
     cdef const Plan *choose(self, int collective, size_t nbytes) noexcept nogil:
         cdef int i, last = self.choices[collective] - 1
@@ -271,7 +298,11 @@ cdef class Engine:
             self.poison(POISON_MISMATCH, blamed)
             self.failure = (MismatchError, self.explain_mismatch(team.call))
         elif status == FAILED_POISONED:
-            self.failure = self.pass_on_poison(self.blamed, where)
+            self.failure = self.pass_on_poison(blamed, where)
+        elif status == FAILED_DAMAGED:
+            self.poison(POISON_EXCEPTION, blamed)
+            self.failure = (Error, f"rank {self.name(blamed)} says that its buffers lie where its "
+                                   f"shared heap is not, in {where}")
         elif status == FAILED_TIMEOUT:
             outside = blamed < 0 and self.outside is not None
             self.poison(POISON_TIMEOUT, team.size + self.outside[0] if outside else blamed)
@@ -289,6 +320,8 @@ cdef class Engine:
         status.poison_call = self.team.call
         status.poison_rank = blamed
         store_release(&status.poison, reason)
+        # Before what the program may now do with arrays that others still read (`places`).
+        fence_release()
 
     def disown(self):
         """In a forked child: the communicator is its parent's, whatever the child does."""
@@ -358,7 +391,7 @@ cdef class Engine:
                 continue
             status = status_of(&team.layout, team.base, other)
             if load_acquire(&status.poison) != 0:
-                self.blamed = other
+                team.awaited_rank = other
                 return FAILED_POISONED
         for other in range(team.size):
             entry = None if other == team.rank else self.published_call(other, team.call)
@@ -437,8 +470,9 @@ cdef class Engine:
         entry = self.published_call(rank, call)
         what = "a collective" if entry is None else describe_call(*entry)
         if reason == POISON_TIMEOUT:
-            return WaitTimeout, (f"rank {self.name(rank)} waited in vain for rank "
-                                 f"{self.name(blamed)} in its call {call}, {what}; seen in {where}")
+            awaited = "MPI" if blamed < 0 else f"rank {self.name(blamed)}"
+            return WaitTimeout, (f"rank {self.name(rank)} waited in vain for {awaited} in its "
+                                 f"call {call}, {what}; seen in {where}")
         return PeerError, (f"rank {self.name(blamed)} gave the communicator up in its call {call}, "
                            f"{what}; seen in {where}")
 
@@ -578,6 +612,7 @@ cdef class Engine:
     cdef int64_t started(self, Tally *tally, size_t nbytes) noexcept:
         tally.calls += 1
         tally.nbytes += nbytes
+        self.team.direct_bytes = 0
         if nbytes > TIME_ALL_ABOVE or (tally.calls & 63) == 1:
             return monotonic_ns()
         return 0
@@ -590,6 +625,7 @@ cdef class Engine:
         return monotonic_ns()
 
     cdef void finished(self, Tally *tally, int64_t start) noexcept:
+        tally.direct_bytes += self.team.direct_bytes
         if start != 0:
             tally.timed_calls += 1
             tally.timed_ns += monotonic_ns() - start
@@ -622,6 +658,9 @@ cdef class Engine:
         self.release_gil_if_long(operands.nbytes)
         status = run_collective(&self.team, collective, plan, operands, details)
         self.finished(tally, start)
+        if status != DONE:
+            self.keep(operands.send)
+            self.keep(operands.recv)
         return self.leave(status)
 
     cdef int allreduce_nogil(self, const void *send, void *recv, size_t elements, int element_type,
@@ -663,12 +702,15 @@ cdef class Engine:
                 return self.leave_for_good(status)
         unlock(&self.team.status.busy)
         if status != DONE:
+            self.keep(send)
+            self.keep(recv)
             with gil:
                 self.fail(status)
         return CARRIED_OUT
 
     cdef int barrier_(self, const Plan *plan) except -1:
         cdef Operands operands
+        operands.send = operands.recv = NULL
         operands.nbytes = 0
         return self.carry_out(
             COLLECTIVE_BARRIER, signature_of(COLLECTIVE_BARRIER, _NO_OP, _NO_TYPE, plan, 0),
@@ -726,7 +768,7 @@ cdef class Engine:
     cdef int allgather_(self, Gathering *blocks, int collective, const Plan *plan) except -1:
         """Every rank gets everybody's block."""
         cdef Operands operands
-        operands.nbytes = blocks.longest
+        self.fill_operands(&operands, blocks.send.address, NULL, blocks.longest, 1, NULL, 0)
         return self.carry_out(collective, signature_of(collective, _NO_OP, _NO_TYPE, plan, 0),
                               &operands, plan, blocks)
 
@@ -763,12 +805,14 @@ cdef class Engine:
 
     cdef int exchange_(self, int collective, int root, Transfer *outgoing, int sends,
                        Transfer *incoming, int receives, size_t nbytes, list grown,
-                       int algorithm=0, bint second_stage=False) except -1:
+                       int algorithm=0, bint second_stage=False, Cursor *own=NULL,
+                       Cursor *own_place=NULL) except -1:
         """Messages between pairs of ranks. Only after ``have_streams`` said that they are there.
 
         ``nbytes``: what this rank sends and has room for, for the statistics. ``grown``: where the
         incoming messages that grow are put, as bytes, at the place of their rank. ``second_stage``:
-        of the same call of the user's. Returns how many were truncated.
+        of the same call of the user's. ``own``: this rank's message to itself. Returns how many
+        were truncated.
         """
         cdef Tally *tally = &self.tallies[collective][algorithm]
         cdef Exchange exchange
@@ -778,6 +822,8 @@ cdef class Engine:
         began = self.went_on(tally, nbytes) if second_stage else self.started(tally, nbytes)
         begin_call(&self.team, stream_signature(collective, root), 0)
         self.release_gil_if_long(nbytes)
+        exchange.own = own
+        exchange.own_place = own_place
         status = self.run_exchange(&exchange, outgoing, sends, incoming, receives, nbytes, grown)
         self.finished(tally, began)
         self.leave(status)
@@ -791,6 +837,7 @@ cdef class Engine:
         self.continues = True
         self.enter()
         begin_call(&self.team, signature, 0)
+        exchange.own = exchange.own_place = NULL
         status = self.run_exchange(&exchange, outgoing, sends, incoming, receives, 0, grown)
         self.leave(status)
         return exchange.truncated
@@ -810,13 +857,18 @@ cdef class Engine:
         while True:
             status = complete_exchange(exchange)
             if status != NEEDS_MEMORY:
-                return status
+                break
             self.take_gil_back()
             try:
                 self.place(exchange.unplaced, grown)
             except BaseException as error:
                 self.attendant.fail(error)
-                return FAILED_EXCEPTION
+                status = FAILED_EXCEPTION
+                break
+        if status != DONE:
+            for i in range(sends):
+                self.keep(outgoing[i].cursor.address)
+        return status
 
     cdef place(self, Transfer *message, list grown):
         cdef bytes memory
@@ -978,6 +1030,8 @@ cdef class Engine:
         """Rows of calls, bytes and seconds per collective, algorithm and path.
 
         Seconds are measured on every call above 64 KiB and on one in 64 below, and scaled.
+        ``direct_bytes``: what this rank read from and wrote to other ranks' arrays where they lie;
+        all else was staged.
         """
         rows = []
         for collective, names in ALGORITHMS.items():
@@ -1024,9 +1078,19 @@ cdef class Engine:
         return dict(sum(map(Counter, found), Counter()))
 
     @property
+    def uses_heaps(self):
+        """Whether the ranks have mapped each other's shared heaps."""
+        return self.team.heaps != NULL
+
+    @property
     def stream_chunk(self):
         """Bytes of a chunk of the streams between pairs of ranks."""
         return self.team.layout.stream_chunk
+
+    @property
+    def stream_inline(self):
+        """Longest message, in bytes, that travels in a stream's cell."""
+        return self.team.layout.stream_inline
 
     @property
     def segment_name(self):
@@ -1068,7 +1132,8 @@ cdef add_row(list rows, collective, algorithm, path, Tally *tally):
     if tally.timed_calls > 0:
         seconds = tally.timed_ns * 1e-9 / tally.timed_calls * tally.calls
     rows.append({"collective": collective, "algorithm": algorithm, "path": path,
-                 "calls": tally.calls, "bytes": tally.nbytes, "seconds": seconds})
+                 "calls": tally.calls, "bytes": tally.nbytes, "seconds": seconds,
+                 "direct_bytes": tally.direct_bytes})
 
 
 cdef class _KeptPlan:

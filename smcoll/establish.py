@@ -13,12 +13,13 @@ import os
 import sys
 import threading
 import time
+import weakref
 import zlib
 
 import numpy
 from mpi4py import MPI
 
-from . import kernels, node, progress, select, tables
+from . import heap, heap_arrays, kernels, node, progress, select, tables
 from .config import Config
 from .engine import Engine
 from .errors import SegmentError, TopologyError, WaitTimeout
@@ -106,10 +107,7 @@ def _problem_of(rank: int, step) -> str | None:
 
 def ranks_on_node() -> int:
     """Ranks of the whole job on this node, as the launcher says, else of COMM_WORLD."""
-    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    return MPI.Intracomm(MPI.COMM_WORLD).Get_size()
+    return node.ranks_of_launcher() or MPI.Intracomm(MPI.COMM_WORLD).Get_size()
 
 
 def _cpus_of(mask: int) -> frozenset[int]:
@@ -188,28 +186,40 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
     mapping, problem = _first_that_can_be_had(comm, config, bytes.fromhex(facts[0]["nonce"]))
     if mapping is None:
         return None, problem
-    oversubscribed = node.outnumbered(
-        [_cpus_of(int(fact["cpus"], 16)) for fact in facts],
-        min(fact["quota"] for fact in facts),
-        local - size,
-    )
-    progress.start()
-    # Rank 0 alone reads a table: others may see other files.
-    table = tables.for_ranks(config, size, oversubscribed) if rank == 0 else None
-    table = gather(comm, {"table": table})[0]["table"]
-    engine = None
 
-    def make_engine() -> None:
-        nonlocal engine
-        engine = Engine(mapping, config, rank, size, oversubscribed, instructions, progress.poke,
-                        budget, places=[fact["place"] for fact in facts])
-        engine.use(select.decide(config, size, oversubscribed, len(engine.domains), table))
-
-    # Agreed, too: nobody may look at our words before they have their first values.
-    problem = attempt(comm, make_engine)
-    if problem is not None:
+    def give_back() -> None:
         budget.give_back(mapping.control_bytes)
         mapping.close()
+
+    try:
+        heaps = share_heaps(comm, config, local) if config.heap else None
+        oversubscribed = node.outnumbered(
+            [_cpus_of(int(fact["cpus"], 16)) for fact in facts],
+            min(fact["quota"] for fact in facts),
+            local - size,
+        )
+        progress.start()
+        # Rank 0 alone reads a table: others may see other files.
+        table = tables.for_ranks(config, size, oversubscribed) if rank == 0 else None
+        table = gather(comm, {"table": table})[0]["table"]
+        engine = None
+
+        def make_engine() -> None:
+            nonlocal engine
+            engine = Engine(mapping, config, rank, size, oversubscribed, instructions,
+                            progress.poke, budget, places=[fact["place"] for fact in facts],
+                            heaps=heaps)
+            engine.use(select.decide(config, size, oversubscribed, len(engine.domains), table,
+                                     heaps is not None))
+
+        # Agreed, too: nobody may look at our words before they have their first values.
+        problem = attempt(comm, make_engine)
+    except BaseException:
+        # A signal's exception, a timeout, data damaged by MPI: this set-up is given up.
+        give_back()
+        raise
+    if problem is not None:
+        give_back()
         return None, problem
     return engine, ""
 
@@ -223,7 +233,9 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
     neighbours = MPI.Intracomm.Split(comm, mine, rank)
     here = [facts[peer] for peer in place.members[mine]]
     try:
-        engine, problem = _node_engine(neighbours, config, here, instructions)
+        # Arrays in shared heaps are staged there.
+        engine, problem = _node_engine(neighbours, dataclasses.replace(config, heap=False), here,
+                                       instructions)
     except SegmentError as error:
         # Of this node alone: one that raised here would leave the others waiting.
         engine, problem = None, str(error)[:400]
@@ -249,6 +261,43 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
     spanning.use(select.decide(dataclasses.replace(config, **dict.fromkeys(
         ONE_NODE_ONLY, "auto")), size, oversubscribed))
     return spanning, ""
+
+
+# This process's mappings of other processes' heaps, by the heap's nonce: one for each, however many
+# communicators use it.
+_mapped_heaps: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+
+
+def share_heaps(comm: MPI.Intracomm, config: Config, local: int) -> list | None:
+    """Every rank's shared heap, mapped here, None for the own one; or None: all arrays are staged.
+
+    In agreement: what one rank can't do, none does. ``local``: ranks of the job on this node.
+    """
+    rank, heaps, records = comm.Get_rank(), [], []
+
+    def make() -> None:
+        heap_arrays.ensure(config, local)
+
+    def attach() -> None:
+        for peer, record in enumerate(records):
+            if peer == rank:
+                heaps.append(None)
+                continue
+            mapped = _mapped_heaps.get(record["nonce"])
+            if mapped is None:
+                mapped = _mapped_heaps[record["nonce"]] = heap.PeerHeap(record)
+            heaps.append(mapped)
+
+    problem = attempt(comm, make)
+    if problem is None:
+        records = [fact["heap"] for fact in gather(comm, {"heap": heap.record()})]
+        problem = attempt(comm, attach)
+    if problem is None:
+        return heaps
+    if rank == 0:
+        print(f"smcoll: no shared heaps ({problem}); arrays are copied through the segment",
+              file=sys.stderr, flush=True)
+    return None
 
 
 def _refused(comm: MPI.Intracomm, config: Config, problem: str) -> tuple[None, Config, str]:

@@ -12,6 +12,7 @@ import copyreg
 import functools
 import importlib.abc
 import sys
+from dataclasses import replace
 
 from .config import Config
 from .static_types import set_attribute
@@ -26,16 +27,28 @@ _originals: dict = {}
 _original_methods: dict = {}
 
 
-def install(config: Config | None = None) -> None:
+def install(config: Config | None = None, heap: bool | None = None) -> None:
     """``MPI.COMM_WORLD`` and ``MPI.COMM_SELF`` become smcoll communicators.
 
     And with them all communicators that are made from them. At once, or when the program imports
     ``mpi4py.MPI``; copies of the names that were taken earlier stay mpi4py's own. Initialises
     nothing: the segment is made at the first collective (``eager``: at once if MPI is initialised).
     Calling it again changes nothing. With ``SMCOLL_DISABLE=1`` nothing is replaced.
+
+    ``heap=True``: as ``Config(heap=True)``, and from now on numpy puts arrays of at least
+    ``heap_threshold`` bytes into this process's shared heap; in the calling thread, so a thread
+    that wants it calls this again (docs/heap.md).
     """
     settings = config or Config()
-    if settings.disable or _originals or _finder() is not None:
+    if heap is not None:
+        settings = replace(settings, heap=heap)
+    if settings.disable:
+        return
+    if settings.heap:
+        from . import heap_arrays
+
+        heap_arrays.use(settings)
+    if _originals or _finder() is not None:
         return
     if _MODULE in sys.modules:
         _replace(settings)
@@ -45,6 +58,8 @@ def install(config: Config | None = None) -> None:
 
 def uninstall() -> None:
     """Give ``mpi4py.MPI`` its own communicators back. Existing smcoll communicators stay valid."""
+    if "smcoll.heap_arrays" in sys.modules:
+        sys.modules["smcoll.heap_arrays"].stop_using()
     finder = _finder()
     if finder is not None:
         sys.meta_path.remove(finder)

@@ -197,7 +197,7 @@ cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str met
     cdef Messages messages
     cdef Typemap typemap = None
     cdef Cursor own, place
-    cdef int rank, mine, size, truncated = 0, receives = 0
+    cdef int rank, mine, size, receives = 0
     if engine is None:
         own_mpi(comm, "gather")
         return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf, root)
@@ -227,10 +227,9 @@ cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str met
         start_cursor(&own, sides.send_message.message.address, runs_of(typemap),
                      sides.send_message.message.nbytes)
         layouts.place(&place, mine)
-        truncated = copy_own(&own, &place)
-    truncated += engine.exchange_(COLLECTIVE_GATHER, root, NULL, 0, messages.incoming, receives,
-                                  layouts.blocks.total, None)
-    check_truncated(truncated)
+    check_truncated(engine.exchange_(
+        COLLECTIVE_GATHER, root, NULL, 0, messages.incoming, receives, layouts.blocks.total, None,
+        0, False, NULL if sides.send_in_place else &own, &place))
 
 
 cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str method):
@@ -239,6 +238,7 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str me
     cdef _Layouts layouts = None
     cdef Messages messages
     cdef Typemap typemap = None
+    cdef Cursor own, place
     cdef int rank, mine, size, truncated = 0, sends = 0
     if engine is None:
         own_mpi(comm, "scatter")
@@ -269,9 +269,13 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str me
             outgoing(&messages.outgoing[sends], rank, layouts.blocks.block[rank].address,
                      layouts.blocks.block[rank].nbytes, layouts.runs(rank))
             sends += 1
-    engine.exchange_(COLLECTIVE_SCATTER, root, messages.outgoing, sends, NULL, 0,
-                     layouts.blocks.total, None)
-    check_truncated(keep_own(sides, layouts, typemap, root))
+    if not sides.recv_in_place:
+        layouts.place(&own, mine)
+        start_cursor(&place, sides.recv_message.message.address, runs_of(typemap),
+                     sides.recv_message.message.nbytes)
+    check_truncated(engine.exchange_(
+        COLLECTIVE_SCATTER, root, messages.outgoing, sends, NULL, 0, layouts.blocks.total, None,
+        0, False, NULL if sides.recv_in_place else &own, &place))
 
 
 cdef scatter_in_two_stages(Engine engine, Sides sides, _Layouts layouts, Typemap typemap,
@@ -410,7 +414,7 @@ cdef alltoall(comm, parser parse_sides, sendbuf, recvbuf, str method):
     cdef Messages messages
     cdef Cursor own, place
     cdef Transfer *message
-    cdef int i, peer, mine, size, truncated = 0
+    cdef int i, peer, mine, size
     if engine is None:
         own_mpi(comm, "alltoall")
         return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf)
@@ -436,11 +440,10 @@ cdef alltoall(comm, parser parse_sides, sendbuf, recvbuf, str method):
     if not sides.send_in_place:
         send.place(&own, mine)
         recv.place(&place, mine)
-        truncated = copy_own(&own, &place)
-    truncated += engine.exchange_(COLLECTIVE_ALLTOALL, 0, messages.outgoing, size - 1,
-                                  messages.incoming, size - 1,
-                                  send.blocks.total + recv.blocks.total, None)
-    check_truncated(truncated)
+    check_truncated(engine.exchange_(
+        COLLECTIVE_ALLTOALL, 0, messages.outgoing, size - 1, messages.incoming, size - 1,
+        send.blocks.total + recv.blocks.total, None, 0, False,
+        NULL if sides.send_in_place else &own, &place))
 
 
 cdef allgather(comm, parser parse_sides, sendbuf, recvbuf, str method):

@@ -103,6 +103,14 @@ def cpu_quota() -> float:
     return quota
 
 
+def ranks_of_launcher() -> int:
+    """Ranks of the job on this node, as the launcher says in the environment; 0: it doesn't."""
+    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return 0
+
+
 def memory_headroom() -> float:
     """Bytes until this process's cgroup (v1 and v2) reaches its limit; infinite without one.
 

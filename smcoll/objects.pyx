@@ -55,9 +55,16 @@ for _dtype in map(numpy.dtype, "?bhilqBHILQefdgFDG"):
 
 # ---------------------------------------------------------------------- objects and bytes
 
+cdef inline Label label_of(const char *packet) noexcept nogil:
+    """A copy: packets lie anywhere, labels only where 8 divides the address."""
+    cdef Label label
+    memcpy(&label, packet, LABEL)
+    return label
+
+
 cdef size_t encode_short(value, char *out) except? 0:
     """Label and bytes of a scalar at ``out`` (SHORT_OBJECT bytes); 0 where it must be pickled."""
-    cdef Label *label = <Label *> out
+    cdef Label label
     cdef char *place = out + LABEL
     cdef int overflow = 0
     cdef int64_t integer
@@ -89,6 +96,7 @@ cdef size_t encode_short(value, char *out) except? 0:
             return 0
         label.kind, label.nbytes = KIND_NUMPY + <int> number, value.itemsize
         cnp.PyArray_ScalarAsCtype(value, place)
+    memcpy(out, &label, LABEL)
     return LABEL + label.nbytes
 
 
@@ -111,24 +119,27 @@ cdef bytes labelled(bytes pickled):
     return packet
 
 
-cdef size_t packet_bytes(Engine engine, const Label *label) except 0:
+cdef size_t packet_bytes(Engine engine, const char *packet) except 0:
     """Bytes of the whole packet. What came through shared memory is not believed (rule 10)."""
-    if label.nbytes > <uint64_t> PY_SSIZE_T_MAX - LABEL:
+    cdef uint64_t nbytes = label_of(packet).nbytes
+    if nbytes > <uint64_t> PY_SSIZE_T_MAX - LABEL:
         # Peers that read another length may have gone on to a second stage.
         engine.abandon()
         raise damaged()
-    return LABEL + label.nbytes
+    return LABEL + nbytes
 
 
 cdef damaged():
     return Error("an object in shared memory is damaged: no object has such a kind or length")
 
 
-cdef object decode(const Label *label, const char *place, memory):
-    """The object of that label, whose bytes are at ``place`` in ``memory``.
+cdef object decode(const char *packet, memory):
+    """The object of the packet, whose bytes are those of ``memory`` where that is not None.
 
-    At ``label`` lie SHORT_OBJECT bytes, or as many as the label says.
+    At ``packet`` lie SHORT_OBJECT bytes, or as many as its label says.
     """
+    cdef Label label = label_of(packet)
+    cdef const char *place = packet + LABEL
     cdef int64_t integer
     cdef double real, imaginary
     if label.kind == KIND_FLOAT:
@@ -175,7 +186,7 @@ cdef object decode_packet(bytes packet):
         memset(short_object, 0, SHORT_OBJECT)
         memcpy(short_object, place, nbytes)
         place = short_object
-    return decode(<const Label *> place, place + LABEL, packet)
+    return decode(place, packet)
 
 
 cdef object fold(items, op):
@@ -200,7 +211,6 @@ cdef list allgather_objects(comm, Engine engine, value):
     cdef size_t room = engine.team.layout.inline_size
     cdef char *packets = <char *> PyMem_Malloc(room * size)
     cdef char short_object[SHORT_OBJECT]
-    cdef Label *label
     cdef Gathered gathered = Gathered(size)
     cdef bytes packet = None
     cdef list result = [None] * size
@@ -225,14 +235,13 @@ cdef list allgather_objects(comm, Engine engine, value):
         engine.allgather_(&gathered.all, COLLECTIVE_OBJECT_ALLGATHER,
                           engine.choose(COLLECTIVE_ALLGATHER, room))
         for rank in range(size):
-            longest = max(longest, packet_bytes(engine, <Label *> (packets + rank * room)))
+            longest = max(longest, packet_bytes(engine, packets + rank * room))
         if longest > room:
             allgather_long(comm, engine, packets, room, packet, result)
         # Only now: what raises here leaves no peer waiting.
         for rank in range(size):
-            label = <Label *> (packets + rank * room)
             if result[rank] is None:
-                result[rank] = decode(label, packets + rank * room + LABEL, None)
+                result[rank] = decode(packets + rank * room, None)
             else:
                 result[rank] = decode_packet(result[rank])
     finally:
@@ -247,23 +256,23 @@ cdef allgather_long(comm, Engine engine, const char *packets, size_t room, bytes
     The peers are in this second stage for sure, so what goes wrong here ends the communicator.
     """
     cdef Gathered gathered
-    cdef const Label *label
+    cdef size_t nbytes
     cdef int rank, mine = engine.team.rank
     engine.continues = True
     try:
         gathered = Gathered(engine.team.size)
         gathered.contribute(NULL, 0, NULL)
         for rank in range(engine.team.size):
-            label = <const Label *> (packets + rank * room)
-            if packet_bytes(engine, label) <= room:
+            nbytes = packet_bytes(engine, packets + rank * room)
+            if nbytes <= room:
                 gathered.room(rank, NULL, 0, NULL)
                 continue
             if rank == mine:
                 memories[rank] = packet
                 gathered.contribute(PyBytes_AS_STRING(packet), PyBytes_GET_SIZE(packet), NULL)
             else:
-                memories[rank] = PyBytes_FromStringAndSize(NULL, LABEL + label.nbytes)
-            gathered.room(rank, PyBytes_AS_STRING(memories[rank]), LABEL + label.nbytes, NULL)
+                memories[rank] = PyBytes_FromStringAndSize(NULL, nbytes)
+            gathered.room(rank, PyBytes_AS_STRING(memories[rank]), nbytes, NULL)
         if engine.allgather_(&gathered.all, COLLECTIVE_OBJECT_ALLGATHER,
                              engine.choose(COLLECTIVE_ALLGATHER, gathered.all.longest)
                              ) == USE_MPI:
@@ -290,7 +299,6 @@ cdef object bcast_object(comm, Engine engine, value, int root):
     """The root's object; a copy there, too, as mpi4py makes one."""
     cdef size_t room = engine.team.layout.rooted_inline_size
     cdef char *packet = <char *> PyMem_Malloc(room)
-    cdef Label *label = <Label *> packet
     cdef bytes memory = None
     if packet == NULL:
         raise MemoryError
@@ -302,9 +310,9 @@ cdef object bcast_object(comm, Engine engine, value, int root):
                    min(<size_t> PyBytes_GET_SIZE(memory), room))
         engine.bcast_(packet, room, root, engine.choose(COLLECTIVE_BCAST, room),
                       COLLECTIVE_OBJECT_BCAST)
-        if packet_bytes(engine, label) <= room:
-            return decode(label, packet + LABEL, None)
-        memory = bcast_long(comm, engine, memory, packet_bytes(engine, label), root)
+        if packet_bytes(engine, packet) <= room:
+            return decode(packet, None)
+        memory = bcast_long(comm, engine, memory, packet_bytes(engine, packet), root)
     finally:
         PyMem_Free(packet)
     return decode_packet(memory)

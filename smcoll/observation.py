@@ -13,13 +13,16 @@ import time
 from dataclasses import asdict, dataclass
 
 from .calls import describe_call, in_words
-from .segment import PAGE, places_to_observe
+from .segment import (
+    PAGE,
+    PUBLISHED_BYTES,
+    STATUS_BYTES,
+    WAITS_FOR_MPI,
+    places_to_observe,
+    published_fields,
+    status_fields,
+)
 
-# As declared in segment.pxd: Status (poison, its call and rank, left, current_call, busy, unused,
-# waiting_since, awaited) and Published (call, signature, nbytes, path).
-_STATUS = struct.Struct("=QQQQQiiQQ")
-_PUBLISHED = struct.Struct("=QQQQ")
-_AWAITS_MPI = 0xFFFFFFFF
 _QUERY = "hhqqi"
 MPI = "MPI"
 
@@ -67,32 +70,34 @@ class Observation:
 
     def _rank(self, rank: int) -> RankView:
         at = self.places["first"] + rank * self.places["stride"]
-        poison, _, _, left, call, busy, _, since, awaited = _STATUS.unpack(
-            os.pread(self.descriptor, _STATUS.size, at))
+        status = status_fields(os.pread(self.descriptor, STATUS_BYTES, at))
+        call, awaited = status["current_call"], status["awaited"]
         pid = self._holder(rank)
         awaits: int | str | None = None
-        if pid is None:
-            state = "left" if left else "dead"
-        elif poison or left:
-            state = "left" if left else "gave up"
-        elif not busy:
+        if status["left"]:
+            state = "left"
+        elif pid is None:
+            state = "dead"
+        elif status["poison"]:
+            state = "gave up"
+        elif not status["busy"]:
             state = "outside"
-        elif awaited == _AWAITS_MPI or 0 < awaited <= self.ranks:
-            state, awaits = "waiting", MPI if awaited == _AWAITS_MPI else awaited - 1
+        elif awaited == WAITS_FOR_MPI or 0 < awaited <= self.ranks:
+            state, awaits = "waiting", MPI if awaited == WAITS_FOR_MPI else awaited - 1
         else:
             state = "in call"
-        waited = (time.clock_gettime_ns(time.CLOCK_MONOTONIC) - since) * 1e-9
+        waited = (time.clock_gettime_ns(time.CLOCK_MONOTONIC) - status["waiting_since"]) * 1e-9
         return RankView(rank, pid is not None, pid or 0, call, self._call(at, call), state, awaits,
                         round(max(waited, 0.0), 3) if awaits is not None else 0.0)
 
     def _call(self, status_at: int, call: int) -> str:
         place = status_at + self.places["ring"] + (
-            call % self.places["ring_entries"] * _PUBLISHED.size)
-        number, signature, nbytes, path = _PUBLISHED.unpack(
-            os.pread(self.descriptor, _PUBLISHED.size, place))
-        if number != call or signature == 0:
+            call % self.places["ring_entries"] * PUBLISHED_BYTES)
+        entry = published_fields(os.pread(self.descriptor, PUBLISHED_BYTES, place))
+        if entry["call"] != call or entry["signature"] == 0:
             return "no collective yet"
-        return describe_call(signature, nbytes) + (" through MPI" if path else "")
+        return describe_call(entry["signature"], entry["nbytes"]) + (
+            " through MPI" if entry["path"] else "")
 
     def _holder(self, rank: int) -> int | None:
         """The process that holds the lock of ``rank``: its pid, 0 if not visible; None: nobody."""

@@ -43,7 +43,7 @@ cdef struct Call:
     Neighbours up              # ours in the tree that reduces: ranks, or domains
     Neighbours down            # ours in the tree that spreads the result
     Holders holders            # who has the tiles of the result
-    const void **sources       # scratch for `team.size` operands
+    const void **sources       # scratch: `team.size` operands, and twice as much behind them
     void *details              # what only this collective knows
     bint streaming             # the result is too large for the caches
     size_t section_bytes

@@ -1,6 +1,6 @@
 from smcoll.barrier cimport Team
 from smcoll.kernels cimport Operation
-from smcoll.pipeline cimport Call
+from smcoll.pipeline cimport Call, Section
 
 # How the vector is dealt out.
 cdef struct Blocks:
@@ -15,3 +15,14 @@ cdef int reduce_scatter_inline(Team *team, const char *send, char *recv, const B
 cdef int reduce_scatter_direct(Call *call, const Blocks *blocks, bint pipelined,
                                size_t section_bytes) noexcept nogil
 cdef size_t piece_of_block(int ranks, size_t section_bytes, size_t element_size) noexcept nogil
+
+# What the form on arrays in shared heaps shares (direct_own).
+cdef int copy_in_pieces(Call *call, Section *section) noexcept nogil
+
+
+# Bytes of `rank`'s block in this section.
+cdef inline size_t part_of(const Blocks *blocks, Section *section, int rank) noexcept nogil:
+    cdef size_t nbytes = blocks.begin[rank + 1] - blocks.begin[rank]
+    if nbytes <= section.offset:
+        return 0
+    return min(section.nbytes, nbytes - section.offset)

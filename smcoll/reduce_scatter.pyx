@@ -62,14 +62,6 @@ cdef int reduce_scatter_direct(Call *call, const Blocks *blocks, bint pipelined,
     return complete(call)
 
 
-# Bytes of `rank`'s block in this section.
-cdef inline size_t part_of(const Blocks *blocks, Section *section, int rank) noexcept nogil:
-    cdef size_t nbytes = blocks.begin[rank + 1] - blocks.begin[rank]
-    if nbytes <= section.offset:
-        return 0
-    return min(section.nbytes, nbytes - section.offset)
-
-
 cdef int copy_in_pieces(Call *call, Section *section) noexcept nogil:
     """All but the own piece: nobody else reads that."""
     cdef const Blocks *blocks = <const Blocks *> call.details

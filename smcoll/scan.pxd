@@ -1,6 +1,6 @@
 from smcoll.barrier cimport Team
 from smcoll.kernels cimport Operation
-from smcoll.pipeline cimport Call
+from smcoll.pipeline cimport Call, Section
 
 
 cdef int scan_inline(Team *team, const char *send, char *recv, size_t nbytes, size_t elements,
@@ -8,3 +8,11 @@ cdef int scan_inline(Team *team, const char *send, char *recv, size_t nbytes, si
                      const void **sources) noexcept nogil
 cdef int scan_direct(Call *call, bint exclusive, bint pipelined,
                      size_t section_bytes) noexcept nogil
+
+# What the form on arrays in shared heaps shares (direct_own).
+cdef int copy_in_for_higher(Call *call, Section *section) noexcept nogil
+
+
+# How many operands `rank` reduces: those of the ranks before it, its own last unless exclusive.
+cdef inline int operands_of(int rank, bint exclusive) noexcept nogil:
+    return rank if exclusive else rank + 1

@@ -20,11 +20,6 @@ cdef enum:
     STEP_IN = 1
 
 
-# How many operands `rank` reduces: those of the ranks before it, its own last unless exclusive.
-cdef inline int operands_of(int rank, bint exclusive) noexcept nogil:
-    return rank if exclusive else rank + 1
-
-
 cdef int scan_inline(Team *team, const char *send, char *recv, size_t nbytes, size_t elements,
                      const Operation *operation, bint exclusive, const void **sources
                      ) noexcept nogil:

@@ -19,7 +19,7 @@ from libc.errno cimport errno as c_errno
 from libc.string cimport memcmp, memcpy, memset
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 
-from smcoll.segment cimport Layout, Published
+from smcoll.segment cimport AWAITS_MPI, Layout, Published, Status
 
 cdef extern from "sys/mman.h" nogil:
     int madvise(void *start, size_t length, int advice) noexcept
@@ -33,6 +33,11 @@ SHARED_MEMORY_DIRECTORY = "/dev/shm"
 PAGE = os.sysconf("SC_PAGESIZE")
 NONCE_BYTES = 16
 MEMFD_NAME = "smcoll"
+# What an observer reads of each rank, in bytes; ``status_fields`` and ``published_fields`` say what
+# they hold.
+STATUS_BYTES = sizeof(Status)
+PUBLISHED_BYTES = sizeof(Published)
+WAITS_FOR_MPI = AWAITS_MPI
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _MAGIC = b"smcoll\x00\x01"
 # magic, nonce, total bytes, ranks, banks, segments, segment_size
@@ -158,6 +163,24 @@ def places_to_observe(bytes header):
     return {"total": total, "ranks": ranks, "first": layout.header,
             "stride": (total - layout.header) // ranks, "ring": layout.ring,
             "ring_entries": layout.ring_entries}
+
+
+def status_fields(bytes line not None):
+    """The fields of a Status line (segment.pxd) by name. ValueError for too few bytes."""
+    cdef Status status
+    if len(line) < STATUS_BYTES:
+        raise ValueError(f"{len(line)} bytes are less than a Status line")
+    memcpy(&status, <const char *> line, sizeof(Status))
+    return status
+
+
+def published_fields(bytes entry not None):
+    """The fields of a Published entry (segment.pxd) by name. ValueError for too few bytes."""
+    cdef Published published
+    if len(entry) < PUBLISHED_BYTES:
+        raise ValueError(f"{len(entry)} bytes are less than an entry of the ring")
+    memcpy(&published, <const char *> entry, sizeof(Published))
+    return published
 
 
 def name_prefix():

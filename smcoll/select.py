@@ -16,6 +16,7 @@ from .config import MAX_SEGMENTS
 
 KIB = 1024
 UNLIMITED = 1 << 62
+SHARED_HEAP = "shared_heap"
 ALL_SEGMENTS = MAX_SEGMENTS
 
 
@@ -48,7 +49,9 @@ class Decision:
 
 
 # Dissemination gives ranks results that differ in their last bits (DESIGN rule 7): by name only.
-NEVER_BY_ITSELF = {("allreduce", "dissemination")}
+# Shared heaps: where the ranks have them (with_heaps), whatever was measured without.
+NEVER_BY_ITSELF = {("allreduce", "dissemination"),
+                   *((collective, SHARED_HEAP) for collective in ALGORITHMS)}
 REASONS = {"table": "decision table measured by smcoll tune",
            "model": "performance model with this machine's parameters"}
 
@@ -118,11 +121,12 @@ def default_radix(ranks: int, oversubscribed: bool) -> int:
 
 
 def decide(config, ranks: int, oversubscribed: bool,
-           domains: int = 1, table: dict | None = None) -> dict[str, list[Decision]]:
+           domains: int = 1, table: dict | None = None,
+           heaps: bool = False) -> dict[str, list[Decision]]:
     """The decision tables of a communicator.
 
     ``domains``: how many parts of the hardware its ranks lie in. ``table``: what
-    ``tables.for_ranks`` gave on rank 0.
+    ``tables.for_ranks`` gave on rank 0. ``heaps``: the ranks share heaps.
     """
     tables = {}
     radix = default_radix(ranks, oversubscribed)
@@ -155,6 +159,8 @@ def decide(config, ranks: int, oversubscribed: bool,
             tables[collective] = [
                 measured_row(usual, config, names, row, REASONS[table["source"]])
                 for row in table["rows"][collective]]
+        if heaps and wanted == "auto" and SHARED_HEAP in names:
+            tables[collective] = with_heaps(tables[collective], names, config.heap_threshold)
     return tables
 
 
@@ -171,10 +177,24 @@ def measured_row(usual: Decision, config, names: tuple[str, ...], row: list,
         points=tuple(tuple(point) for point in points))
 
 
+def with_heaps(rows: list[Decision], names: tuple[str, ...], threshold: int) -> list[Decision]:
+    """Where arrays may lie in shared heaps: from ``threshold`` bytes on they are used there."""
+    below = [row for row in rows if row.up_to < threshold - 1]
+    if threshold > 1:
+        below.append(replace(decision_in(rows, threshold - 1), up_to=threshold - 1))
+    return [*below, replace(rows[-1], algorithm=SHARED_HEAP, number=names.index(SHARED_HEAP),
+                            up_to=UNLIMITED, section_bytes=64 * KIB, points=(),
+                            reason="shared heaps")]
+
+
+def decision_in(rows: list[Decision], nbytes: int) -> Decision:
+    """The row for ``nbytes`` bytes."""
+    return next((row for row in rows[:-1] if nbytes <= row.up_to), rows[-1])
+
+
 def decision_for(tables: dict[str, list[Decision]], collective: str, nbytes: int) -> Decision:
     """The row that a call of ``nbytes`` bytes follows."""
-    rows = tables[collective]
-    return next((row for row in rows[:-1] if nbytes <= row.up_to), rows[-1])
+    return decision_in(tables[collective], nbytes)
 
 
 def in_rank_order(tables: dict[str, list[Decision]], collective: str, nbytes: int) -> Decision:

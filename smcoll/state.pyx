@@ -91,7 +91,7 @@ cdef class State:
                     if self.engine.data_refused or self.engine.streams_refused else
                     "its elements overlap, or do not fit a data region")
         rows += [{"collective": name, "algorithm": "MPI's own", "path": "MPI", "calls": calls,
-                  "bytes": 0, "seconds": 0.0, "reason": self.reason}
+                  "bytes": 0, "seconds": 0.0, "direct_bytes": 0, "reason": self.reason}
                  for name, calls in self.mpi_calls.items()]
         return rows
 

@@ -22,6 +22,8 @@ cdef struct Transfer:
     size_t room                # incoming: bytes that fit the user's memory
     size_t done
     bint begun, finished
+    uint64_t place             # where it lies in its sender's heap, or STAGED
+    uint64_t cell              # outgoing, read in place: the cell whose credit says that it was
     bint grows                 # incoming: ask for memory when the length is known
     const Transfer *behind     # incoming, in place: may only overwrite what this one has sent
 
@@ -33,6 +35,8 @@ cdef struct Exchange:
     Transfer *outgoing
     Transfer *incoming
     int sends, receives        # how many of each
+    Cursor *own                # this rank's message to itself, and its place; or NULL
+    Cursor *own_place
     int unfinished
     Transfer *unplaced
     int truncated              # messages that were longer than the room for them

@@ -16,6 +16,9 @@ credit word        d, release, after it has read   s, acquire, before it writes 
                    cells up to that number         read cell ``n - cells``, the last one there
 =================  ==============================  ==============================================
 
+A long message that lies in its sender's shared heap (``docs/heap.md``) is one cell with its offset:
+the receiver reads it where it is, and gives credit at once, for which the sender waits.
+
 Cells are counted from the communicator's start and never reset. A message of no bytes has a cell
 too. Why nothing deadlocks: a rank moves all its messages, in both directions, as far as they go,
 and waits for any of them to move; a sender without credit has filled the ring for a receiver whose
@@ -23,12 +26,15 @@ call has the same message, and which therefore reads it.
 """
 
 from libc.stdint cimport uint64_t
+from libc.string cimport memcpy
 
 from smcoll.atomics cimport load_acquire, load_relaxed, store_release
 from smcoll.barrier cimport (
     AGAIN, DONE, FAILED_MISMATCH, Team, publish_length, reached, same_kind_of_call, wait_until,
 )
-from smcoll.cursor cimport pack_next, unpack_next
+from smcoll.cursor cimport copy_message, pack_next, unpack_next
+from smcoll.heap cimport STAGED
+from smcoll.places cimport find, place_of, read_place, still_in_the_call
 from smcoll.segment cimport Layout, Line, credit_word, stream_chunk, stream_line
 
 
@@ -52,12 +58,25 @@ cdef void begin_exchange(Exchange *exchange) noexcept nogil:
     for i in range(exchange.sends):
         exchange.outgoing[i].done = 0
         exchange.outgoing[i].begun = exchange.outgoing[i].finished = False
+        exchange.outgoing[i].place = place_for(exchange.team, &exchange.outgoing[i])
     for i in range(exchange.receives):
         exchange.incoming[i].done = exchange.incoming[i].nbytes = 0
         exchange.incoming[i].begun = exchange.incoming[i].finished = False
+        exchange.incoming[i].place = STAGED
+        if exchange.incoming[i].behind != NULL:
+            # In place: what arrives overwrites it.
+            (<Transfer *> exchange.incoming[i].behind).place = STAGED
     exchange.unfinished = exchange.sends + exchange.receives
     exchange.unplaced = NULL
     exchange.truncated = 0
+
+
+cdef uint64_t place_for(Team *team, Transfer *message) noexcept nogil:
+    """Short messages are staged wherever they lie: a copy is less than the wait for its reader."""
+    if (message.cursor.runs != NULL or message.nbytes < team.direct_above
+            or in_cell(team, message.nbytes)):
+        return STAGED
+    return place_of(team, message.cursor.address, message.nbytes)
 
 
 cdef inline bint in_cell(const Team *team, size_t nbytes) noexcept nogil:
@@ -80,6 +99,14 @@ cdef bint may_write(Exchange *exchange, int peer) noexcept nogil:
     return <long long> (stream.credit - needed) >= 0
 
 
+# Has the receiver read the message that we published in place?
+cdef bint was_read(Exchange *exchange, Transfer *message) noexcept nogil:
+    cdef Stream *stream = &exchange.streams[message.peer]
+    cdef Team *team = exchange.team
+    stream.credit = load_acquire(credit_word(&team.layout, team.base, message.peer, team.rank))
+    return <long long> (stream.credit - message.cell) >= 0
+
+
 cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
     """Fill cells as long as there are free ones."""
     cdef Team *team = exchange.team
@@ -87,21 +114,30 @@ cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
     cdef Line *line
     cdef char *place
     cdef size_t piece
+    if message.begun:
+        return DONE if was_read(exchange, message) else AGAIN
     while may_write(exchange, message.peer):
         line = stream_line(&team.layout, team.base, team.rank, message.peer, stream.sent + 1)
         if in_cell(team, message.nbytes):
             place = line.payload
             piece = message.nbytes
         else:
+            # Where it lies; the receiver asks the first cell only.
+            memcpy(line.payload, &message.place, sizeof(uint64_t))
             place = stream_chunk(&team.layout, team.base, team.rank, message.peer,
                                  stream.sent + 1)
             piece = piece_of(team, message.nbytes - message.done)
+        if message.place != STAGED:
+            stream.sent += 1
+            message.cell = stream.sent
+            message.begun = True
+            publish_length(team, line, stream.sent, message.nbytes)
+            return AGAIN
         pack_next(&message.cursor, place, piece)
         stream.sent += 1
         publish_length(team, line, stream.sent, message.nbytes)
         message.done += piece
         if message.done == message.nbytes:
-            message.finished = True
             return DONE
     return AGAIN
 
@@ -119,6 +155,8 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
     cdef Line *line
     cdef size_t piece, wanted
     cdef const char *place
+    cdef char *lies_at
+    cdef int status
     while True:
         line = stream_line(&team.layout, team.base, message.peer, team.rank, stream.received + 1)
         if not reached(&line.flag, stream.received + 1):
@@ -130,6 +168,9 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
             message.begun = True
             # Read once: what is checked here and what is used below are one value (DESIGN rule 10).
             message.nbytes = load_relaxed(&line.nbytes)
+            message.place = STAGED
+            if not in_cell(team, message.nbytes):
+                message.place = read_place(line)
             if message.nbytes > message.room:
                 if not message.grows:
                     exchange.truncated += 1
@@ -138,6 +179,12 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
                     return NEEDS_MEMORY
         if in_cell(team, message.nbytes):
             place = line.payload
+            piece = message.nbytes
+        elif message.place != STAGED:
+            status = find(team, message.peer, message.place, message.nbytes, &lies_at)
+            if status != DONE:
+                return status
+            place = lies_at
             piece = message.nbytes
         else:
             place = stream_chunk(&team.layout, team.base, message.peer, team.rank,
@@ -153,7 +200,15 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
         unpack_next(&message.cursor, place, wanted)
         message.done += piece
         stream.received += 1
-        give_credit(team, stream, message.peer)
+        if message.place != STAGED:
+            status = still_in_the_call(team, message.peer)
+            if status != DONE:
+                return status
+            team.direct_bytes += wanted
+            store_release(credit_word(&team.layout, team.base, team.rank, message.peer),
+                          stream.received)
+        else:
+            give_credit(team, stream, message.peer)
         if message.done == message.nbytes:
             message.finished = True
             return DONE
@@ -166,6 +221,7 @@ cdef int advance_exchange(Exchange *exchange) noexcept nogil:
     for i in range(exchange.sends):
         message = &exchange.outgoing[i]
         if not message.finished and send_more(exchange, message) == DONE:
+            message.finished = True
             exchange.unfinished -= 1
     for i in range(exchange.receives):
         message = &exchange.incoming[i]
@@ -198,7 +254,7 @@ cdef bint something_moves(void *context) noexcept nogil:
         line = stream_line(&team.layout, team.base, message.peer, team.rank, stream.received + 1)
         if reached(&line.flag, stream.received + 1) and (
                 message.behind == NULL or message.behind.finished
-                or message.behind.done > message.done):
+                or message.behind.done > message.done and message.place == STAGED):
             return True
         if awaited < 0:
             awaited = message.peer
@@ -206,7 +262,7 @@ cdef bint something_moves(void *context) noexcept nogil:
         message = &exchange.outgoing[i]
         if message.finished:
             continue
-        if may_write(exchange, message.peer):
+        if was_read(exchange, message) if message.begun else may_write(exchange, message.peer):
             return True
         if awaited < 0:
             awaited = message.peer
@@ -217,6 +273,12 @@ cdef bint something_moves(void *context) noexcept nogil:
 cdef int complete_exchange(Exchange *exchange) noexcept nogil:
     """The blocking form: wait for whatever moves next, until all messages are through."""
     cdef int status = advance_exchange(exchange)
+    if exchange.own != NULL:
+        # Now that the others have something to read.
+        copy_message(exchange.own, exchange.own_place,
+                     min(exchange.own.nbytes, exchange.own_place.nbytes))
+        exchange.truncated += exchange.own.nbytes > exchange.own_place.nbytes
+        exchange.own = NULL
     while status == AGAIN:
         status = wait_until(exchange.team, something_moves, exchange)
         if status == DONE:

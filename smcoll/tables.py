@@ -17,7 +17,6 @@ from pathlib import Path
 from . import node
 from .algos import ALGORITHMS
 from .config import Config
-from .model import parameters
 from .topology import hardware
 
 FORMAT = 1
@@ -68,6 +67,9 @@ def file_of(setting: str) -> Path | None:
 
 def read(file: Path) -> dict:
     """A table's content, checked. TableError, OSError."""
+    # Here, since most programs have no table, and it takes a fifth of smcoll's own import.
+    from .model import parameters
+
     try:
         content = json.loads(file.read_text())
     except (UnicodeDecodeError, json.JSONDecodeError) as error:

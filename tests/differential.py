@@ -437,17 +437,18 @@ class Fuzzer:
             return None
         data, result = np.full(100, comm.rank + 1), np.zeros(100, int)
         if kind == "Ibcast":
-            return [comm.Ibcast(data, 0)], data, np.full(100, 1)
+            return [comm.Ibcast(data, 0)], data, np.full(100, 1), data
         if kind == "Iallreduce":
             total = comm.size * (comm.size + 1) // 2
-            return [comm.Iallreduce(data, result)], result, np.full(100, total)
+            return [comm.Iallreduce(data, result)], result, np.full(100, total), data
         before = (comm.rank - 1) % comm.size
         return ([comm.Irecv(result, before, 7), comm.Isend(data, (comm.rank + 1) % comm.size, 7)],
-                result, np.full(100, before + 1))
+                result, np.full(100, before + 1), data)
 
     def finish(self, pending, number, step) -> None:
         if pending is not None:
-            requests, result, expected = pending
+            # mpi4py's requests don't keep what is sent alive: `pending` does.
+            requests, result, expected, _ = pending
             MPI.Request.Waitall(requests)
             if not np.array_equal(result, expected):
                 self.report(number, step, f"nonblocking: {result[:3]}, not {expected[:3]}")

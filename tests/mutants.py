@@ -23,6 +23,7 @@ NOT_COPIED = (".git", ".*_cache", "__pycache__", ".venv*", "*.log")
 
 SEQUENCES = "tests/test_random_sequences.py -k '2ranks or 3ranks or 5ranks'"
 MOVEMENT = "tests/test_movement.py"
+BANKS = "tests/test_banks.py"
 AHEAD = f"{MOVEMENT} -k 'runs_ahead or alltoall_and_alltoallv'"
 
 
@@ -86,7 +87,7 @@ MUTANTS = (
            SEQUENCES),
     Mutant("release_at_first_slot", "RELEASE_AT_FIRST_SLOT",
            (Edit("smcoll/barrier.pxd", "    if cursor.slot == cursor.in_use - 1:\n",
-                 "    if cursor.slot == 0:\n"),), SEQUENCES),
+                 "    if cursor.slot == 0:\n"),), BANKS),
     Mutant("release_before_reading", "RELEASE_BEFORE_READING",
            (Edit("smcoll/inline.pyx", "        memcpy(buffer, line.payload, nbytes)\n",
                  "        release_slot(team, &slot)\n"
@@ -99,7 +100,7 @@ MUTANTS = (
                  "window = min(phases, (team.layout.banks - 1) * team.segments.in_use + 1)",
                  "window = phases"),), SEQUENCES),
     Mutant("bank_left_unreleased", "BANK_LEFT_UNRELEASED",
-           (Edit("smcoll/barrier.pyx", "        release_bank(team, cursor)\n", ""),), SEQUENCES),
+           (Edit("smcoll/barrier.pyx", "        release_bank(team, cursor)\n", ""),), BANKS),
     Mutant("stream_post_before_copy", "POST_BEFORE_COPY",
            (Edit("smcoll/streams.pyx", """        pack_next(&message.cursor, place, piece)
         stream.sent += 1
@@ -119,11 +120,15 @@ MUTANTS = (
            (Edit("smcoll/streams.pyx", """        unpack_next(&message.cursor, place, wanted)
         message.done += piece
         stream.received += 1
-        give_credit(team, stream, message.peer)
-""", """        stream.received += 1
-        give_credit(team, stream, message.peer)
+        if message.place != STAGED:
+""", """        if message.place == STAGED:
+            stream.received += 1
+            give_credit(team, stream, message.peer)
+            stream.received -= 1
         unpack_next(&message.cursor, place, wanted)
         message.done += piece
+        stream.received += 1
+        if message.place != STAGED:
 """),), MOVEMENT),
     Mutant("send_all_first", "SEND_ALL_FIRST",
            (Edit("smcoll/streams.pyx", """    for i in range(exchange.receives):
@@ -151,10 +156,14 @@ def plant(folder: Path, mutant: Mutant) -> None:
     """Make the mutant's changes in this copy. ValueError where the source has changed since."""
     for edit in mutant.edits:
         path = folder / edit.file
-        text = path.read_text()
-        if text.count(edit.old) != 1:
-            raise ValueError(f"{mutant.name}: its place in {edit.file} is not there once")
-        path.write_text(text.replace(edit.old, edit.new))
+        path.write_text(planted(path.read_text(), mutant, edit))
+
+
+def planted(text: str, mutant: Mutant, edit: Edit) -> str:
+    """A file's text with one change of the mutant's."""
+    if text.count(edit.old) != 1:
+        raise ValueError(f"{mutant.name}: its place in {edit.file} is not there once")
+    return text.replace(edit.old, edit.new)
 
 
 def build(folder: Path, **environment: str) -> None:

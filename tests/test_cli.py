@@ -317,6 +317,16 @@ def test_compare_a_row_for_each_algorithm(tmp_path):
     assert len({row["mpi_us"] for row in rows if row["collective"] == "allreduce"}) == 1
 
 
+def test_compare_direct_access_beside_staging(tmp_path):
+    smcoll("compare", "-n", 2, "--sizes", "64K", "--collectives", "allreduce,alltoall", "--heap",
+           "--budget", 0.05, "--no-point-to-point", "--json", tmp_path / "c.json")
+    rows = json.loads((tmp_path / "c.json").read_text())["rows"]
+    assert [(row["collective"], row["algorithm"]) for row in rows] == [
+        ("allreduce", "shared_heap"), ("allreduce", "all_read"),
+        ("alltoall", "direct, in place"), ("alltoall", "direct")]
+    assert all(row["valid"] for row in rows)
+
+
 def test_compare_peers_merges_environments_and_settings(tmp_path):
     settings = mpi_settings.settings(launch.mpi_info().family)
     result = smcoll("compare", "-n", 2, "--sizes", "8", "--collectives", "barrier,scan", "--budget",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,10 +10,12 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from programs import start_ranks
 
-from smcoll import launch
+import smcoll
+from smcoll import launch, segment
 from smcoll.observation import Observation, RankView, missing, summary
 
 STUCK = """
@@ -40,10 +43,44 @@ STUCK = """
 """
 
 
+BUSY = """
+    import os, sys, time
+    import numpy as np
+    from mpi4py import MPI
+    import smcoll
+
+    def asked(what):
+        # Of rank 0, by MPI: the watched communicator's calls are all alike.
+        here = os.path.exists(os.path.join(sys.argv[1], what)) if world.rank == 0 else None
+        return world.bcast(here, 0)
+
+    world = MPI.COMM_WORLD
+    comm = smcoll.Comm(world)
+    comm.Allreduce(np.ones(4), np.ones(4))
+    open(os.path.join(sys.argv[1], "busy"), "w").close()
+    later = None
+    while not asked("end"):
+        for _ in range(20):
+            comm.Allreduce(np.ones(4), np.ones(4))
+        time.sleep(0.01)
+        if later is None and asked("one more"):
+            later = smcoll.Comm(world)
+            later.Barrier()
+        if later is not None and asked("one less"):
+            later.Free()
+            later = None
+    comm.Free()
+"""
+ENVIRONMENT = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def top_line(*arguments):
+    return launch.own_command("top", *map(str, arguments))
+
+
 def top(*arguments):
-    return subprocess.run(
-        launch.own_command("top", *map(str, arguments)), capture_output=True, text=True, timeout=60,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    return subprocess.run(top_line(*arguments), capture_output=True, text=True, timeout=60,
+                          env=os.environ | ENVIRONMENT)
 
 
 @pytest.fixture
@@ -88,6 +125,96 @@ def test_top_shows_who_waits_for_whom(stuck):
     os.kill(pids[1], signal.SIGCONT)
     assert "waiting for rank 1" in table.stdout and "stopped, outside" in table.stdout
     assert "ranks 0 and 2 wait in the end for rank 1" in table.stdout
+
+
+@pytest.fixture(params=[2, 3])
+def busy(request, tmp_path):
+    """A job that does nothing but Allreduces until the file "end" is there."""
+    job = start_ranks(request.param, BUSY, tmp_path)
+    while not (tmp_path / "busy").exists():
+        assert job.poll() is None
+        time.sleep(0.02)
+    yield job, request.param
+    (tmp_path / "end").touch()
+    assert job.wait(60) == 0
+
+
+def test_top_watches_a_job_to_its_end(busy, tmp_path):
+    """Communicators that come and go are seen; when none is left, so is top."""
+    job, ranks = busy
+    with subprocess.Popen(top_line(job.pid, "--watch", "0.1", "--json"), text=True,
+                          stdout=subprocess.PIPE, env=os.environ | ENVIRONMENT) as watching:
+        def until(holds):
+            for line in watching.stdout:
+                if holds(record := json.loads(line)["communicators"]):
+                    return record
+            raise AssertionError("top ended before it had shown that")
+
+        def all_busy(record):
+            return [(rank["what"], rank["calls_per_second"] > 0) for rank in record[0]["ranks"]
+                    ] == [("Allreduce(SUM, float64, 32 B)", True)] * ranks
+
+        [first] = until(all_busy)
+        [second] = until(all_busy)
+        assert first["ranks"][0]["call"] < second["ranks"][0]["call"]
+        (tmp_path / "one more").touch()
+        until(lambda record: len(record) == 2)
+        (tmp_path / "one more").unlink()
+        (tmp_path / "one less").touch()
+        until(lambda record: len(record) == 1)
+        (tmp_path / "end").touch()
+        for line in watching.stdout:
+            json.loads(line)
+        assert watching.wait(30) == 0
+
+
+def test_top_watches_in_a_terminal_until_interrupted(busy):
+    """The table is drawn again and again in place; Ctrl-C ends it without a word."""
+    job, ranks = busy
+    terminal, other_side = os.openpty()
+    with subprocess.Popen(top_line(job.pid, "--watch", "0.1"), stdout=other_side,
+                          stderr=other_side, stdin=other_side,
+                          env=os.environ | ENVIRONMENT | {"TERM": "xterm", "COLUMNS": "120"}
+                          ) as watching:
+        os.close(other_side)
+        shown = b""
+        while shown.count(b": %d ranks" % ranks) < 3:
+            shown += os.read(terminal, 65536)
+        watching.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the last reader of the other side is gone
+            while part := os.read(terminal, 65536):
+                shown += part
+        assert watching.wait(30) == 0, shown
+    os.close(terminal)
+    text = shown.decode()
+    assert "Allreduce(SUM, float64, 32 B)" in text
+    assert "\x1b[1A" in text and "Traceback" not in text
+
+
+@pytest.mark.mpi(2)
+def test_who_left_and_who_gave_up(comm_world):
+    """What a rank says of itself in shared memory is what an observer reads there."""
+    comm = smcoll.Comm(comm_world, smcoll.Config(eager=True))
+    comm.Barrier()
+    comm.Bcast(np.ones(3), 1)
+    comm_world.Barrier()
+    views = comm.engine.observe()
+    assert [view.state for view in views] == ["outside"] * 2
+    assert [view.what for view in views] == ["Bcast(root=1, 24 B)"] * 2
+    assert views[0].call == views[1].call
+    comm_world.Barrier()
+    if comm.rank == 1:
+        comm.engine.abandon()
+    comm_world.Barrier()
+    assert [view.state for view in comm.engine.observe()] == ["outside", "gave up"]
+    comm_world.Barrier()
+
+
+def test_too_short_to_be_a_status():
+    with pytest.raises(ValueError):
+        segment.status_fields(bytes(segment.STATUS_BYTES - 1))
+    with pytest.raises(ValueError):
+        segment.published_fields(bytes(segment.PUBLISHED_BYTES - 1))
 
 
 def test_top_without_a_job():

@@ -21,11 +21,14 @@ STACK_SECONDS = 10
 
 
 class Attached:
-    """One communicator's mapping, opened read-only through the descriptor of one of its ranks."""
+    """One communicator's mapping, opened read-only through the descriptor of one of its ranks.
 
-    def __init__(self, name: str, inode: int, descriptor: int):
+    ``key``: the file's device and inode.
+    """
+
+    def __init__(self, name: str, key: tuple[int, int], descriptor: int):
         self.name = name
-        self.inode = inode
+        self.key = key
         self.observation = Observation(descriptor)
 
     def look(self) -> list[RankView]:
@@ -49,16 +52,16 @@ def processes_of(pids: Iterable[int]) -> list[int]:
     return sorted(set(found))
 
 
-def attach(pids: Iterable[int]) -> list[Attached]:
-    """The mappings that these processes have open, oldest first."""
-    found: dict[tuple[int, int], Attached] = {}
+def attach(pids: Iterable[int], known: Iterable[Attached] = ()) -> list[Attached]:
+    """The mappings that these processes have open, oldest first; ``known`` ones are kept."""
+    found = {attached.key: attached for attached in known}
     for pid in pids:
         # It may end meanwhile, or be somebody else's.
         with contextlib.suppress(OSError):
             for link in Path(f"/proc/{pid}/fd").iterdir():
                 with contextlib.suppress(OSError):
                     _attach_one(link, found)
-    return sorted(found.values(), key=lambda attached: attached.inode)
+    return sorted(found.values(), key=lambda attached: attached.key)
 
 
 def _attach_one(link: Path, found: dict[tuple[int, int], Attached]) -> None:
@@ -71,7 +74,7 @@ def _attach_one(link: Path, found: dict[tuple[int, int], Attached]) -> None:
         return
     descriptor = os.open(link, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        found[key] = Attached(match[1], facts.st_ino, descriptor)
+        found[key] = Attached(match[1], key, descriptor)
     except OSError:
         os.close(descriptor)
         raise

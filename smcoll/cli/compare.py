@@ -61,6 +61,9 @@ def compare_command(
         metavar="NAME[,NAME...]",
         help="A row for each of these, wherever a collective has it; auto: smcoll's choice.",
         )] = "auto",
+    heap: Annotated[bool, typer.Option(
+        "--heap", help="All arrays in shared heaps: a row with direct access (shared_heap) before "
+        "the one with staging.")] = False,
     layout: Annotated[str | None, typer.Option(
         show_default="mpiexec's own",
         help="Bind ranks: compact, spread, or CPUs such as 0,2,4-7.")] = None,
@@ -95,7 +98,8 @@ def compare_command(
         names, selection.sizes(sizes, factor, size_list, dtype.itemsize),
         {"budget": budget, "repetitions": repetitions, "iterations": iterations, "warmup": warmup,
          "validate": validate, "dtype": dtype.name, "root": selection.root(root)},
-        selection.algorithms(algorithms, names), limit, selection.thread_level(thread_level))
+        selection.algorithms(algorithms, names), limit, selection.thread_level(thread_level),
+        heap=heap)
     if plot_file is not None:
         output.require_matplotlib()
     limits = selection.limits(limits_file) if limits_file else None

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..algos import ALGORITHMS
+from ..select import SHARED_HEAP
+
+HEAP = "smcoll heap"  # the contender with direct access
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ class CompareTask:
     memory: int = 0  # bytes that all ranks' buffers may take; 0: any
     thread_level: str = "multiple"
     config: dict = field(default_factory=dict)  # of smcoll.Config
+    heap: bool = False  # all arrays in shared heaps; smcoll with and without direct access
 
     def points(self) -> Iterator[tuple[str, int]]:
         """Each (collective, bytes); a barrier has no bytes."""
@@ -31,12 +35,21 @@ class CompareTask:
 
     def rows(self) -> int:
         """How many rows there will be, if memory suffices for all."""
-        return sum(len(self.algorithms_of(collective)) for collective, _ in self.points())
+        return sum(len(self.contenders(collective)) for collective, _ in self.points())
 
     def algorithms_of(self, collective: str) -> list[str]:
         """Those wanted that this collective has; what smcoll chooses where it has none of them."""
         known = ("auto", *ALGORITHMS.get(collective, ()))
         return [name for name in self.algorithms if name in known] or ["auto"]
+
+    def contenders(self, collective: str) -> dict[str, dict]:
+        """Name of each of smcoll's rows for a collective: the settings that make it."""
+        chosen = {"smcoll" if name == "auto" else f"smcoll {name}":
+                  {} if name == "auto" else {collective: name}
+                  for name in self.algorithms_of(collective)}
+        if self.heap and collective != "barrier":
+            return {HEAP: {"heap": True}} | chosen
+        return chosen
 
     def measure(self, comm, report: Callable[[dict], None]) -> dict:
         """Measure on the ranks of ``comm``; ``report(row)`` is called on rank 0. Returns the facts
@@ -45,9 +58,11 @@ class CompareTask:
         from mpi4py import MPI
 
         import smcoll
-        from smcoll import measure
+        from smcoll import heap_arrays, measure
         from smcoll.workloads import bytes_of_buffers
 
+        if self.heap and not heap_arrays.use(smcoll.Config(heap=True, **self.config)):
+            raise smcoll.Error("no shared heap can be had")
         plain = MPI.Intracomm.Dup(MPI.Intracomm(comm))
         contenders = [measure.methods_of("mpi", plain)]
         bench = measure.Bench(comm, contenders, measure.Settings(**self.settings))
@@ -62,12 +77,12 @@ class CompareTask:
                                          f"{needed} bytes of memory")
                 continue
             chosen = {}
-            for name in self.algorithms_of(collective):
-                setting = {} if name == "auto" else {collective: name}
+            for name, setting in self.contenders(collective).items():
                 key = tuple(setting.items())
                 if key not in accelerated:
-                    accelerated[key] = smcoll.Comm(comm, smcoll.Config(**self.config, **setting))
-                chosen["smcoll" if name == "auto" else f"smcoll {name}"] = accelerated[key]
+                    config = smcoll.Config(**({"heap": False} | self.config | setting))
+                    accelerated[key] = smcoll.Comm(comm, config)
+                chosen[name] = accelerated[key]
             bench.contenders = [contenders[0], *(
                 measure.methods_of(name, one) for name, one in chosen.items())]
             result = bench.measure(collective, nbytes)
@@ -105,7 +120,8 @@ def row_of(result, name: str, explanation) -> dict:
     ratios = (None, None, None) if wrong else result.ratio("mpi", name)
     row["ratio"], row["ratio_low"], row["ratio_high"] = ratios
     return row | {
-        "algorithm": explanation.algorithm,
+        "algorithm": explanation.algorithm + (
+            ", in place" if name == HEAP and explanation.algorithm != SHARED_HEAP else ""),
         "path": explanation.path,
         "parameters": explanation.parameters,
         "reason": explanation.reason,

@@ -89,7 +89,7 @@ def measure_peer(task: CompareTask, environment: str, setting: str, counts: list
             "--algorithms", ",".join(task.algorithms), "--thread-level", task.thread_level,
             "-c" if settings["validate"] else "-C", "--no-point-to-point",
             "--mpi-setting", setting, "--json", file,
-            *(["--layout", layout] if layout else [])]
+            *(["--heap"] if task.heap else []), *(["--layout", layout] if layout else [])]
         result = subprocess.run(
             [python_of(environment), "-m", "smcoll", "compare", *map(str, options)],
             stdout=subprocess.DEVNULL, stderr=None if sys.stderr.isatty() else subprocess.PIPE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -22,6 +23,9 @@ def run_command(
         "nobody started as a rank.")] = None,
     module: Annotated[bool, typer.Option(
         "-m", "--module", help="PROGRAM is the name of a module, as with `python -m`.")] = False,
+    heap: Annotated[bool, typer.Option(
+        "--heap", help="Put numpy's larger arrays into shared heaps, where other ranks read and "
+        "write them directly (SMCOLL_HEAP=1).")] = False,
     layout: Annotated[str | None, typer.Option(
         help="Bind ranks to CPUs: compact, spread, or a list such as 0,2,4-7.")] = None,
     mpi_option: Annotated[list[str] | None, typer.Option(
@@ -32,6 +36,9 @@ def run_command(
     An uncaught exception on one rank ends the whole job, as `python -m mpi4py` does.
     """
     global postponed
+    if heap:
+        # Ranks started from here inherit it.
+        os.environ["SMCOLL_HEAP"] = "1"
     if ranks is None:
         if layout or mpi_option:
             raise typer.BadParameter("--layout and --mpi-option need -n: they are for the mpiexec "

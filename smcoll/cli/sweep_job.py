@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ..algos import ALGORITHMS, RADICES
+from ..select import SHARED_HEAP
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class SweepTask:
         for algorithm in ALGORITHMS[collective]:
             if self.algorithms and algorithm not in self.algorithms:
                 continue
+            if algorithm == SHARED_HEAP:
+                continue  # here all arrays are private: compare --heap measures it
             names = RADICES.get((collective, algorithm), ())
             # Beyond the number of children there can be a tree is flat; n counts the parent, too.
             most = {"arity": max(2, ranks)}

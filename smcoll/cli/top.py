@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+from collections.abc import Iterator
 from typing import Annotated
 
 import psutil
@@ -27,7 +29,8 @@ def top_command(
         help="A rank, or the mpiexec above the ranks. Without: every job of this machine that may "
         "be looked at.")] = None,
     watch: Annotated[float, typer.Option(
-        min=0, show_default=False, help="Look again every so many seconds, until Ctrl-C.")] = 0,
+        min=0, show_default=False, help="Look again every so many seconds, until Ctrl-C or until "
+        "no communicator is left; without stacks.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
     stacks: Annotated[bool, typer.Option(
         help="The Python stacks of the ranks that the others wait for (needs py-spy).")] = True,
@@ -47,7 +50,7 @@ def top_command(
             else "the processes that this user may look at"), err=True)
         raise typer.Exit(1)
     if watch:
-        _show_again_and_again(attached, watch, as_json)
+        _show_again_and_again(records(pids or [], attached, watch), as_json)
         return
     record = look(attached, SAMPLE_SECONDS, stacks)
     if as_json:
@@ -56,18 +59,42 @@ def top_command(
         wide_console().print(render(record))
 
 
-def _show_again_and_again(attached: list[attach.Attached], seconds: float, as_json: bool) -> None:
+def _show_again_and_again(shown: Iterator[dict], as_json: bool) -> None:
     console = wide_console()
     try:
-        if as_json or not console.is_terminal:
-            while (record := look(attached, seconds, False))["communicators"]:
-                typer.echo(json.dumps(record)) if as_json else console.print(render(record))
-            return
-        with Live(console=console, auto_refresh=False) as live:
-            while (record := look(attached, seconds, False))["communicators"]:
-                live.update(render(record), refresh=True)
+        if as_json:
+            for record in shown:
+                typer.echo(json.dumps(record))
+        elif console.is_terminal:
+            with Live(console=console, auto_refresh=False) as live:
+                for record in shown:
+                    live.update(render(record), refresh=True)
+        else:
+            for record in shown:
+                console.print(render(record))
     except KeyboardInterrupt:
         return
+
+
+def records(pids: list[int], attached: list[attach.Attached], seconds: float) -> Iterator[dict]:
+    """A record every ``seconds``, also of communicators made meanwhile, until none is left."""
+    pause = min(seconds, SAMPLE_SECONDS)  # the first one soon
+    while (record := look(attached, pause, False))["communicators"]:
+        yield record
+        pause = seconds
+        attached = _without_ended(attached)
+        # One of several jobs may have ended: the others' communicators are watched on.
+        with contextlib.suppress(psutil.Error):
+            attached = attach.attach(attach.processes_of(pids), attached)
+
+
+def _without_ended(attached: list[attach.Attached]) -> list[attach.Attached]:
+    """Let go of communicators that no rank has any more: a descriptor keeps their memory."""
+    alive = [mapping for mapping in attached if any(view.alive for view in mapping.look())]
+    for mapping in attached:
+        if mapping not in alive:
+            mapping.close()
+    return alive
 
 
 def look(attached: list[attach.Attached], seconds: float, stacks: bool) -> dict:

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from ..algos import ALGORITHMS, RADICES
 from ..model.fit import TUNED
+from ..select import SHARED_HEAP
 
 KIB, MIB = 1 << 10, 1 << 20
 SECTIONS = (16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB)
@@ -42,6 +43,8 @@ class TuneTask:
         """Keyword arguments of the engine's call: algorithms, radices, section sizes."""
         found = []
         for algorithm in ALGORITHMS[collective]:
+            if algorithm == SHARED_HEAP:
+                continue  # here all arrays are private
             if algorithm == "all_read" and nbytes * ranks > LARGEST_ALL_READ and ranks > 2:
                 continue
             names = [name for name in RADICES.get((collective, algorithm), ())

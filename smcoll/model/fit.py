@@ -23,7 +23,8 @@ from .parameters import LINE, Curve, Link, Parameters
 CALIBRATED_UP_TO = 8 << 10
 # Those with something to choose by size: an algorithm, a radix or the size of sections. A scatter's
 # algorithm is one for all sizes, since its receivers need not know the size.
-TUNED = {name for name, names in ALGORITHMS.items() if len(names) > 1} - {"scatter"}
+TUNED = {name for name, names in ALGORITHMS.items()
+         if len({*names} - {select.SHARED_HEAP}) > 1} - {"scatter"}
 # A row of the table leaves the default only for a gain beyond the noise.
 WORTH_A_CHANGE = 1.05
 

@@ -27,7 +27,7 @@ cdef int bcast(Span span, char *buffer, size_t nbytes, int root) except -1:
     """
     cdef Network network = span.network
     cdef size_t section = span.section(1), begin, length
-    cdef size_t sections = max((nbytes + section - 1) // section, 1), k, j = 0
+    cdef size_t sections = max((nbytes + section - 1) // section, <size_t> 1), k, j = 0
     cdef int local_leader = span.local_leader(root)
     cdef list sent = [], expected = [], children = []
     parent = None

@@ -57,7 +57,7 @@ cdef int reduce_to_root(Span span, const Reduction *reduction, int root) except 
     cdef int root_node = span.place.node_of[root]
     cdef int top = 0 if reduction.ordered else root_node
     cdef int local_leader = span.local_leader(root)
-    cdef size_t sections = max((nbytes + section - 1) // section, 1), k, j
+    cdef size_t sections = max((nbytes + section - 1) // section, <size_t> 1), k, j
     cdef bint leads = span.local == local_leader
     cdef char *partial = NULL
     cdef char *place

@@ -9,7 +9,6 @@ import numpy
 from smcoll.select import decision_for, override
 
 from libc.stdint cimport uint64_t
-from libc.string cimport memset
 
 from smcoll.algos cimport Operands, Plan
 from smcoll.barrier cimport (
@@ -114,12 +113,7 @@ cdef class Span:
         cdef const Plan *plan = &self.fan_out
         if nbytes > INTERNAL and (nbytes > self.in_lines or self.bcast_is_named):
             plan = self.node.choose(COLLECTIVE_BCAST, nbytes)
-        memset(&operands, 0, sizeof(operands))
-        operands.send = operands.recv = buffer
-        operands.nbytes = operands.elements = nbytes
-        operands.element_size = 1
-        operands.root = local_root
-        operands.sources = self.node.sources
+        self.node.fill_operands(&operands, buffer, buffer, nbytes, 1, NULL, local_root)
         cdef uint64_t stage = self.next_stage()
         self.node.patience = 1.5
         team.wakes = team.oversubscribed and plan == &self.fan_out
@@ -162,8 +156,7 @@ cdef class Span:
 
     cdef int allgather(self, Gathering *blocks) except -1:
         cdef Operands operands
-        memset(&operands, 0, sizeof(operands))
-        operands.nbytes = blocks.longest
+        self.node.fill_operands(&operands, blocks.send.address, NULL, blocks.longest, 1, NULL, 0)
         return self.node.carry_out_stage(
             COLLECTIVE_ALLGATHER, self.next_stage(), self.total, &operands,
             self.node.choose(COLLECTIVE_ALLGATHER, blocks.longest), blocks)

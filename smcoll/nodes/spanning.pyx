@@ -17,6 +17,7 @@ from smcoll.barrier cimport (
     COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE, COLLECTIVE_SCAN, DONE, attend_between_calls,
     pack_signature,
 )
+from smcoll.cursor cimport Cursor, copy_message
 from smcoll.engine cimport CARRIED_OUT, USE_MPI, Engine, Tally, stream_signature
 from smcoll.kernels cimport OP_MIN, TYPE_INT64, Operation, element_size
 from smcoll.nodes cimport bundles, moving, reducing
@@ -206,7 +207,8 @@ cdef class SpanningEngine(Engine):
 
     cdef int exchange_(self, int collective, int root, Transfer *outgoing, int sends,
                        Transfer *incoming, int receives, size_t nbytes, list grown,
-                       int algorithm=0, bint second_stage=False) except -1:
+                       int algorithm=0, bint second_stage=False, Cursor *own=NULL,
+                       Cursor *own_place=NULL) except -1:
         cdef Tally *tally = &self.tallies[collective][algorithm]
         cdef int64_t start
         cdef int truncated
@@ -215,6 +217,9 @@ cdef class SpanningEngine(Engine):
         try:
             truncated = bundles.exchange(self.span, collective, root, outgoing, sends, incoming,
                                          receives, grown)
+            if own != NULL:
+                truncated += own.nbytes > own_place.nbytes
+                copy_message(own, own_place, min(own.nbytes, own_place.nbytes))
         except BaseException as error:
             self.fail_everywhere(error)
             raise

@@ -1,0 +1,472 @@
+"""Collectives on arrays where they lie, in shared heaps: LHS's "one copy, the minimum possible".
+
+A call begins with an exchange in which every rank publishes where its buffers lie (``places``), and
+ends with one that proves that nobody reads or writes them any more. In between, each rank is taken
+as it is: arrays in a heap are read and written there, others go through the data regions section by
+section. All ranks have seen all places: that nobody stages is known to all and needs no sections,
+and where everybody does, the call goes on as it would without heaps.
+
+Who writes what (DESIGN rule 1): rank r alone writes the r-th slice of every rank's result, after
+the first exchange (its owner is in the call) and before it enters the last one (its owner leaves
+the call after that). Operands of the r-th slice are read by rank r alone, before it writes the
+result there: so operand and result may be the same memory.
+"""
+
+from libc.stdint cimport uint64_t
+from libc.string cimport memcpy
+
+from smcoll.allgather cimport Gathering, part_of, same_call
+from smcoll.allreduce cimport allreduce_all_read, allreduce_tiled
+from smcoll.atomics cimport load_relaxed
+from smcoll.barrier cimport (
+    DONE, FAILED_MISMATCH, BankCursor, Team, acquire_slot_waiting, advance_cursor, next_rank,
+    publish, release_slot, wait_line, wait_line_with_length,
+)
+from smcoll.bcast cimport bcast_fan_out
+from smcoll.cursor cimport Cursor, copy_message, pack_next, unpack_next
+from smcoll.heap cimport STAGED
+from smcoll.kernels cimport copy_result, reduce_operands
+from smcoll.pipeline cimport (
+    SECTION_STEPS, Call, Section, complete, deliver, heard, heard_all, plan_call, post, region,
+    writable,
+)
+from smcoll.places cimport (
+    Places, end_in_agreement, find, place_of, publish_places, read_place, read_places,
+    still_in_the_call,
+)
+from smcoll.reduce cimport reduce_fan_in, reduce_tiled
+from smcoll.segment cimport Line, exchange_line, segment_line
+
+cdef enum:
+    STEP_IN = 1                # who stages its operand has it in its region
+    STEP_RESULT = 2            # our slice of the result is where it is wanted
+    LINE = 64                  # slices are cut at cache lines
+    STRIP = 8192               # bytes reduced before they are copied, from the first-level cache
+    FAN_IN_SECTION = 32768     # of a Reduce that all ranks stage
+
+
+# ---------------------------------------------------------------------- reductions
+
+# call.sources has room for three pointers a rank: operands of a slice, then where each rank's
+# operand and where its result lie, NULL where that is staged.
+cdef inline const void **operand_places(Call *call) noexcept nogil:
+    return call.sources + call.team.size
+
+
+cdef inline const void **result_places(Call *call) noexcept nogil:
+    return call.sources + 2 * call.team.size
+
+
+cdef inline bint wants_result(Call *call, int rank) noexcept nogil:
+    return call.root < 0 or rank == call.root
+
+
+cdef inline bint overlap_in_part(Call *call) noexcept nogil:
+    cdef const char *recv = call.recv
+    return call.send != recv and call.send < recv + call.nbytes and recv < call.send + call.nbytes
+
+
+cdef int exchange_places(Call *call, bint *nobody_stages, bint *all_stage) noexcept nogil:
+    """Publish where our buffers lie, and learn it from all."""
+    cdef Team *team = call.team
+    cdef Places places
+    cdef Line *line
+    cdef char *address
+    cdef int i, rank, status
+    cdef bint mine = wants_result(call, team.rank)
+    places.send = places.recv = STAGED
+    # Not allowed by MPI; as right as it is staged.
+    if not mine or not overlap_in_part(call):
+        places.send = place_of(team, call.send, call.nbytes)
+        if mine:
+            places.recv = place_of(team, call.recv, call.nbytes)
+    publish_places(team, &places, team.nbytes)
+    all_stage[0] = places.send == STAGED and places.recv == STAGED
+    nobody_stages[0] = places.send != STAGED and (not mine or places.recv != STAGED)
+    operand_places(call)[team.rank] = call.send if places.send != STAGED else NULL
+    result_places(call)[team.rank] = call.recv if places.recv != STAGED else NULL
+    for i in range(1, team.size):
+        rank = next_rank(team, i)
+        line = exchange_line(&team.layout, team.base, rank, <int> (team.exchanges & 1))
+        status = wait_line(team, line, team.exchanges, rank)
+        if status != DONE:
+            return status
+        read_places(line, &places)
+        all_stage[0] &= places.send == STAGED and places.recv == STAGED
+        status = find(team, rank, places.send, call.nbytes, &address)
+        if status != DONE:
+            return status
+        operand_places(call)[rank] = address
+        nobody_stages[0] &= address != NULL
+        status = find(team, rank, places.recv, call.nbytes, &address)
+        if status != DONE:
+            return status
+        result_places(call)[rank] = address
+        if wants_result(call, rank):
+            nobody_stages[0] &= address != NULL
+    return DONE
+
+
+cdef int allreduce_shared_heap(Call *call, bint pipelined, size_t section_bytes) noexcept nogil:
+    """Every rank reduces its slice of all operands and writes it into every rank's result.
+
+    LHS 2.4's tiled reduction on the arrays themselves. Operands are combined in rank order.
+    """
+    cdef bint nobody_stages = False, all_stage = False
+    cdef int status
+    call.root = -1
+    status = exchange_places(call, &nobody_stages, &all_stage)
+    if status != DONE:
+        return status
+    if all_stage and call.team.size <= 2:
+        return allreduce_all_read(call, pipelined, section_bytes)
+    if all_stage:
+        return allreduce_tiled(call, pipelined, section_bytes)
+    return reduce_slices(call, nobody_stages, pipelined, section_bytes)
+
+
+cdef int reduce_shared_heap(Call *call, bint pipelined, size_t section_bytes) noexcept nogil:
+    """The same, into the root's result only."""
+    cdef bint nobody_stages = False, all_stage = False
+    cdef int status = exchange_places(call, &nobody_stages, &all_stage)
+    if status != DONE:
+        return status
+    if all_stage and call.team.size <= 2 and call.operation.kernel != NULL:
+        return reduce_fan_in(call, pipelined, min(section_bytes, <size_t> FAN_IN_SECTION))
+    if all_stage:
+        return reduce_tiled(call, pipelined, section_bytes)
+    return reduce_slices(call, nobody_stages, pipelined, section_bytes)
+
+
+cdef int reduce_slices(Call *call, bint nobody_stages, bint pipelined,
+                       size_t section_bytes) noexcept nogil:
+    cdef Section whole
+    cdef int status
+    if nobody_stages:
+        whole.offset = 0
+        whole.nbytes = call.nbytes
+        reduce_own_slice(call, &whole, NULL)
+    else:
+        plan_call(call, 3, section_bytes, pipelined, False)
+        call.phase[0] = stage_operand
+        call.phase[1] = reduce_slice_of_section
+        call.phase[2] = copy_out_staged
+        status = complete(call)
+        if status != DONE:
+            return status
+    return end_in_agreement(call.team)
+
+
+# Start of `rank`'s slice in bytes; `rank` = ranks gives the end of the last one. An element whose
+# size does not divide a line is not cut.
+cdef inline size_t slice_start(Call *call, Section *section, int rank) noexcept nogil:
+    cdef size_t unit = LINE if LINE % call.element_size == 0 else call.element_size
+    cdef size_t units = (section.nbytes + unit - 1) // unit
+    cdef size_t at = units * <size_t> rank // <size_t> call.team.size * unit
+    return at if at < section.nbytes else section.nbytes
+
+
+cdef int stage_operand(Call *call, Section *section) noexcept nogil:
+    """Who stages copies all but the own slice into the own region: nobody else reads that."""
+    cdef int rank = call.team.rank, status = writable(call, section)
+    cdef size_t begin, end
+    cdef char *own = region(call, section, rank)
+    cdef const char *user = call.send + section.offset
+    if status != DONE:
+        return status
+    if operand_places(call)[rank] == NULL:
+        begin = slice_start(call, section, rank)
+        end = slice_start(call, section, rank + 1)
+        memcpy(own, user, begin)
+        memcpy(own + end, user + end, section.nbytes - end)
+    post(call, section, STEP_IN)
+    return DONE
+
+
+cdef int reduce_slice_of_section(Call *call, Section *section) noexcept nogil:
+    cdef int status = heard_all(call, section, STEP_IN)
+    if status != DONE:
+        return status
+    reduce_own_slice(call, section, region(call, section, call.team.rank))
+    post(call, section, STEP_RESULT)
+    return DONE
+
+
+cdef bint somebody_copies_out(Call *call) noexcept nogil:
+    """Whether another rank takes its result from the slices' owners."""
+    cdef int rank
+    for rank in range(call.team.size):
+        if (rank != call.team.rank and wants_result(call, rank)
+                and result_places(call)[rank] == NULL):
+            return True
+    return False
+
+
+cdef int places_of_others(Call *call) noexcept nogil:
+    """How many operands and results of other ranks lie in reach."""
+    cdef int rank, count = 0
+    for rank in range(call.team.size):
+        if rank != call.team.rank:
+            count += operand_places(call)[rank] != NULL
+            count += result_places(call)[rank] != NULL
+    return count
+
+
+cdef void reduce_own_slice(Call *call, Section *section, char *staged) noexcept nogil:
+    """The own slice of all operands at once, a strip at a time, to all who want it.
+
+    ``staged``: our region of this section, for those who copy it out.
+    """
+    cdef Team *team = call.team
+    cdef size_t at = slice_start(call, section, team.rank), strip
+    cdef size_t end = slice_start(call, section, team.rank + 1)
+    # Not cut where each reduction is a call into Python.
+    cdef size_t strip_bytes = end - at
+    cdef const char *place
+    cdef char *out
+    cdef bint to_region = staged != NULL and somebody_copies_out(call)
+    cdef int rank
+    team.direct_bytes += (end - at) * <size_t> places_of_others(call)
+    if call.operation.kernel != NULL:
+        strip_bytes = STRIP - STRIP % call.element_size
+    while at < end:
+        strip = min(strip_bytes, end - at)
+        for rank in range(team.size):
+            place = <const char *> operand_places(call)[rank]
+            if rank == team.rank:
+                place = call.send
+            if place != NULL:
+                call.sources[rank] = place + section.offset + at
+            else:
+                call.sources[rank] = region(call, section, rank) + at
+        # Where the result is copied from afterwards.
+        if to_region:
+            out = staged + at
+        elif wants_result(call, team.rank):
+            out = call.recv + section.offset + at
+        else:
+            out = <char *> result_places(call)[call.root] + section.offset + at
+        reduce_operands(call.operation, out, call.sources, team.size, strip // call.element_size)
+        hand_out(call, section.offset + at, out, strip)
+        at += strip
+
+
+cdef inline void hand_out(Call *call, size_t offset, const char *result,
+                          size_t nbytes) noexcept nogil:
+    """A strip of the result, to all whose result lies in reach."""
+    cdef Team *team = call.team
+    cdef char *place
+    cdef int i, rank
+    for i in range(team.size):
+        rank = next_rank(team, i)
+        place = <char *> result_places(call)[rank]
+        if rank == team.rank and wants_result(call, rank):
+            place = call.recv
+        if place == NULL or place + offset == result:
+            continue
+        copy_result(place + offset, result, nbytes, call.streaming)
+
+
+cdef int copy_out_staged(Call *call, Section *section) noexcept nogil:
+    """Who stages its result copies the other ranks' slices."""
+    cdef int mine = call.team.rank, owner, status
+    cdef size_t begin, end
+    if not wants_result(call, mine) or result_places(call)[mine] != NULL:
+        return DONE
+    while section.progress < call.team.size - 1:
+        owner = next_rank(call.team, section.progress + 1)
+        status = heard(call, section, owner, STEP_RESULT)
+        if status != DONE:
+            return status
+        begin = slice_start(call, section, owner)
+        end = slice_start(call, section, owner + 1)
+        deliver(call, section.offset + begin, region(call, section, owner) + begin, end - begin)
+        section.progress += 1
+    return DONE
+
+
+# ---------------------------------------------------------------------- broadcast
+
+cdef enum:
+    BCAST_PLACE = 1            # the root's line says where its data lie
+    BCAST_READ = 2             # this rank has them
+
+
+cdef int bcast_shared_heap(Call *call, bint pipelined, size_t section_bytes) noexcept nogil:
+    """One plain copy out of the root's array by each rank; the fan-out tree where it stages.
+
+    The root publishes where its data lie in a segment of its own, and goes on when all have posted
+    there that they have read.
+    """
+    cdef Team *team = call.team
+    cdef BankCursor slot = team.segments
+    cdef uint64_t tick = team.tick
+    cdef Line *line = segment_line(&team.layout, team.base, call.root, slot.bank, slot.slot)
+    cdef uint64_t offset = STAGED
+    cdef int status
+    team.tick += SECTION_STEPS
+    advance_cursor(&team.layout, &team.segments)
+    if team.rank == call.root:
+        status = acquire_slot_waiting(team, &slot)
+        if status != DONE:
+            return status
+        offset = place_of(team, call.send, call.nbytes)
+        memcpy(line.payload, &offset, sizeof(offset))
+        publish(team, line, tick + BCAST_PLACE)
+        if offset != STAGED:
+            status = all_have_read(team, &slot, tick)
+    else:
+        status = wait_line(team, line, tick + BCAST_PLACE, call.root)
+        if status == DONE:
+            offset = read_place(line)
+            status = copy_from_root(call, &slot, offset, tick)
+    if status != DONE:
+        return status
+    release_slot(team, &slot)
+    if offset == STAGED:
+        return bcast_fan_out(call, pipelined, section_bytes)
+    return DONE
+
+
+cdef int copy_from_root(Call *call, const BankCursor *slot, uint64_t offset,
+                        uint64_t tick) noexcept nogil:
+    cdef Team *team = call.team
+    cdef char *source
+    cdef int status = find(team, call.root, offset, call.nbytes, &source)
+    if status != DONE or source == NULL:
+        return status
+    deliver(call, 0, source, call.nbytes)
+    team.direct_bytes += call.nbytes
+    status = still_in_the_call(team, call.root)
+    if status == DONE:
+        status = acquire_slot_waiting(team, slot)
+    if status == DONE:
+        publish(team, segment_line(&team.layout, team.base, team.rank, slot.bank, slot.slot),
+                tick + BCAST_READ)
+    return status
+
+
+cdef int all_have_read(Team *team, const BankCursor *slot, uint64_t tick) noexcept nogil:
+    cdef int i, rank, status
+    for i in range(1, team.size):
+        rank = next_rank(team, i)
+        status = wait_line(team, segment_line(&team.layout, team.base, rank, slot.bank, slot.slot),
+                           tick + BCAST_READ, rank)
+        if status != DONE:
+            return status
+    return DONE
+
+
+# ---------------------------------------------------------------------- allgather
+
+# call.sources has, for each rank, where its block lies, NULL where it is staged; and behind these
+# how long it is.
+cdef inline size_t *lengths(Call *call) noexcept nogil:
+    return <size_t *> (call.sources + call.team.size)
+
+
+cdef inline bint is_staged(Call *call, int rank) noexcept nogil:
+    return call.sources[rank] == NULL and lengths(call)[rank] > 0
+
+
+cdef int allgather_shared_heap(Call *call, Gathering *blocks, bint pipelined,
+                               size_t section_bytes) noexcept nogil:
+    """Every rank copies all blocks out of the other ranks' arrays."""
+    cdef int rank, status = exchange_blocks(call, blocks)
+    cdef bint somebody_stages = False
+    if status != DONE:
+        return status
+    copy_direct_blocks(call, blocks)
+    for rank in range(call.team.size):
+        somebody_stages |= is_staged(call, rank)
+    if somebody_stages:
+        call.details = blocks
+        plan_call(call, 2, section_bytes, pipelined, False)
+        call.phase[0] = stage_block
+        call.phase[1] = copy_out_staged_blocks
+        status = complete(call)
+        if status != DONE:
+            return status
+    return end_in_agreement(call.team)
+
+
+cdef int exchange_blocks(Call *call, Gathering *blocks) noexcept nogil:
+    """Publish where our block lies and how long it is, and learn it from all."""
+    cdef Team *team = call.team
+    cdef Places places
+    cdef Line *line
+    cdef char *address
+    cdef size_t length
+    cdef int i, rank, status
+    places.send = places.recv = STAGED
+    if blocks.send.runs == NULL:
+        places.send = place_of(team, blocks.send.address, blocks.send_bytes)
+    publish_places(team, &places, blocks.send_bytes)
+    call.sources[team.rank] = blocks.send.address if places.send != STAGED else NULL
+    lengths(call)[team.rank] = blocks.send_bytes
+    for i in range(1, team.size):
+        rank = next_rank(team, i)
+        line = exchange_line(&team.layout, team.base, rank, <int> (team.exchanges & 1))
+        status = wait_line_with_length(team, line, team.exchanges, rank)
+        if status != DONE:
+            return status
+        read_places(line, &places)
+        # Read once: what is checked is what is used (DESIGN rule 10).
+        length = load_relaxed(&line.nbytes)
+        status = find(team, rank, places.send, length, &address)
+        if status != DONE:
+            return status
+        if not same_call(team, blocks, rank, length):
+            return FAILED_MISMATCH
+        call.sources[rank] = address
+        # What was sent, not what we have room for: whether anybody stages is known to all alike.
+        lengths(call)[rank] = length
+        blocks.truncated += length > blocks.block[rank]
+    return DONE
+
+
+cdef void copy_direct_blocks(Call *call, Gathering *blocks) noexcept nogil:
+    """Those that lie in a heap, and the own one."""
+    cdef Cursor own, place
+    cdef int i, rank, mine = call.team.rank
+    for i in range(1, call.team.size):
+        rank = next_rank(call.team, i)
+        if call.sources[rank] != NULL:
+            call.team.direct_bytes += min(lengths(call)[rank], blocks.block[rank])
+            unpack_next(&blocks.recv[rank], <const char *> call.sources[rank],
+                        min(lengths(call)[rank], blocks.block[rank]))
+    if not blocks.in_place:
+        # The cursors themselves may be needed for staging.
+        own = blocks.send
+        place = blocks.recv[mine]
+        copy_message(&own, &place, min(blocks.send_bytes, blocks.block[mine]))
+        blocks.truncated += blocks.send_bytes > blocks.block[mine]
+
+
+cdef int stage_block(Call *call, Section *section) noexcept nogil:
+    cdef Gathering *blocks = <Gathering *> call.details
+    cdef int status
+    if not is_staged(call, call.team.rank):
+        return DONE
+    status = writable(call, section)
+    if status != DONE:
+        return status
+    pack_next(&blocks.send, region(call, section, call.team.rank),
+              part_of(section, blocks.send_bytes))
+    post(call, section, STEP_IN)
+    return DONE
+
+
+cdef int copy_out_staged_blocks(Call *call, Section *section) noexcept nogil:
+    cdef Gathering *blocks = <Gathering *> call.details
+    cdef int rank, status
+    while section.progress < call.team.size - 1:
+        rank = next_rank(call.team, section.progress + 1)
+        if is_staged(call, rank):
+            status = heard(call, section, rank, STEP_IN)
+            if status != DONE:
+                return status
+            unpack_next(&blocks.recv[rank], region(call, section, rank),
+                        part_of(section, min(lengths(call)[rank], blocks.block[rank])))
+        section.progress += 1
+    return DONE

@@ -1,0 +1,197 @@
+"""Reduce_scatter and Scan on arrays where they lie: every rank reduces what it gets itself.
+
+As in ``direct``, but nobody writes into another rank's array: only where operands lie is published.
+A rank whose result overlaps its operand (in place) stages that: others may still have to read what
+the result overwrites. Operands are combined in rank order.
+"""
+
+from libc.string cimport memcpy
+
+from smcoll.barrier cimport DONE, Team, next_rank, wait_line
+from smcoll.heap cimport STAGED
+from smcoll.kernels cimport reduce_operands
+from smcoll.pipeline cimport Section, complete, heard, plan_call, region
+from smcoll.places cimport (
+    Places, end_in_agreement, find, place_of, publish_places, read_places,
+)
+from smcoll.reduce_scatter cimport (
+    copy_in_pieces, part_of, piece_of_block, reduce_scatter_direct,
+)
+from smcoll.scan cimport copy_in_for_higher, operands_of, scan_direct
+from smcoll.segment cimport Line, exchange_line
+
+cdef enum:
+    STEP_IN = 1                # as the staged forms post it
+
+
+# Where each rank's operand lies, NULL where it is staged: behind the scratch for a reduction.
+cdef inline const void **operand_places(Call *call) noexcept nogil:
+    return call.sources + call.team.size
+
+
+cdef int exchange_operands(Call *call, size_t operand_bytes, size_t result_bytes) noexcept nogil:
+    """Publish where our operand lies, and learn it from all."""
+    cdef Team *team = call.team
+    cdef Places places
+    cdef Line *line
+    cdef char *address
+    cdef int i, rank, status
+    cdef bint overlap = (call.recv != NULL and call.send < call.recv + result_bytes
+                         and call.recv < call.send + operand_bytes)
+    places.recv = STAGED
+    places.send = STAGED if overlap else place_of(team, call.send, operand_bytes)
+    publish_places(team, &places, team.nbytes)
+    operand_places(call)[team.rank] = call.send if places.send != STAGED else NULL
+    for i in range(1, team.size):
+        rank = next_rank(team, i)
+        line = exchange_line(&team.layout, team.base, rank, <int> (team.exchanges & 1))
+        status = wait_line(team, line, team.exchanges, rank)
+        if status != DONE:
+            return status
+        read_places(line, &places)
+        status = find(team, rank, places.send, operand_bytes, &address)
+        if status != DONE:
+            return status
+        operand_places(call)[rank] = address
+    return DONE
+
+
+cdef int ranks_that_stage(Call *call) noexcept nogil:
+    cdef int rank, count = 0
+    for rank in range(call.team.size):
+        count += operand_places(call)[rank] == NULL
+    return count
+
+
+# Has every rank of the first `ranks` that stages its operand posted it?
+cdef int heard_staged(Call *call, Section *section, int ranks) noexcept nogil:
+    cdef int status
+    while section.progress < ranks:
+        if section.progress != call.team.rank and operand_places(call)[section.progress] == NULL:
+            status = heard(call, section, section.progress, STEP_IN)
+            if status != DONE:
+                return status
+        section.progress += 1
+    return DONE
+
+
+# ---------------------------------------------------------------------- reduce-scatter
+
+cdef int reduce_scatter_shared_heap(Call *call, const Blocks *blocks, bint pipelined,
+                                    size_t section_bytes) noexcept nogil:
+    """Every rank reduces its own block of all vectors, straight to its result."""
+    cdef Team *team = call.team
+    cdef int rank, staging, status
+    cdef size_t begin = blocks.begin[team.rank]
+    cdef size_t nbytes = blocks.begin[team.rank + 1] - begin
+    status = exchange_operands(call, blocks.begin[team.size], nbytes)
+    if status != DONE:
+        return status
+    staging = ranks_that_stage(call)
+    if staging == team.size:
+        return reduce_scatter_direct(call, blocks, pipelined, section_bytes)
+    team.direct_bytes += nbytes * <size_t> (team.size - staging - (
+        operand_places(call)[team.rank] != NULL))
+    if staging == 0:
+        for rank in range(team.size):
+            call.sources[rank] = <const char *> operand_places(call)[rank] + begin
+        if nbytes > 0:
+            reduce_operands(call.operation, call.recv, call.sources, team.size,
+                            nbytes // call.element_size)
+        return end_in_agreement(team)
+    call.details = <void *> blocks
+    call.nbytes = blocks.longest
+    plan_call(call, 2, piece_of_block(team.size, section_bytes, call.element_size), pipelined,
+              False)
+    call.phase[0] = stage_pieces
+    call.phase[1] = reduce_own_piece
+    status = complete(call)
+    return end_in_agreement(team) if status == DONE else status
+
+
+cdef int stage_pieces(Call *call, Section *section) noexcept nogil:
+    if operand_places(call)[call.team.rank] != NULL:
+        return DONE
+    return copy_in_pieces(call, section)
+
+
+cdef int reduce_own_piece(Call *call, Section *section) noexcept nogil:
+    """Of all sources at once; in place through the own region, as in the staged form."""
+    cdef const Blocks *blocks = <const Blocks *> call.details
+    cdef int rank, mine = call.team.rank, status = heard_staged(call, section, call.team.size)
+    cdef size_t at = <size_t> mine * call.section_bytes
+    cdef size_t offset = blocks.begin[mine] + section.offset
+    cdef size_t nbytes = part_of(blocks, section, mine)
+    cdef char *out = call.recv + section.offset
+    if status != DONE:
+        return status
+    if nbytes == 0:
+        return DONE
+    for rank in range(call.team.size):
+        if operand_places(call)[rank] != NULL:
+            call.sources[rank] = <const char *> operand_places(call)[rank] + offset
+        else:
+            call.sources[rank] = region(call, section, rank) + at
+    call.sources[mine] = call.send + offset
+    if blocks.in_place:
+        out = region(call, section, mine) + at
+    reduce_operands(call.operation, out, call.sources, call.team.size, nbytes // call.element_size)
+    if blocks.in_place:
+        memcpy(call.recv + section.offset, out, nbytes)
+    return DONE
+
+
+# ---------------------------------------------------------------------- scan
+
+cdef int scan_shared_heap(Call *call, bint exclusive, bint pipelined,
+                          size_t section_bytes) noexcept nogil:
+    """Every rank reduces the vectors of the ranks before it."""
+    cdef Team *team = call.team
+    cdef int rank, staging, operands = operands_of(team.rank, exclusive)
+    cdef int status = exchange_operands(call, call.nbytes, call.nbytes)
+    if status != DONE:
+        return status
+    staging = ranks_that_stage(call)
+    if staging == team.size:
+        return scan_direct(call, exclusive, pipelined, section_bytes)
+    for rank in range(team.rank):
+        if operand_places(call)[rank] != NULL:
+            team.direct_bytes += call.nbytes
+    if staging == 0:
+        for rank in range(team.rank):
+            call.sources[rank] = operand_places(call)[rank]
+        call.sources[team.rank] = call.send
+        if operands > 0:
+            reduce_operands(call.operation, call.recv, call.sources, operands,
+                            call.nbytes // call.element_size)
+        return end_in_agreement(team)
+    call.details = <void *> <size_t> exclusive
+    plan_call(call, 2, section_bytes, pipelined, False)
+    call.phase[0] = stage_for_higher
+    call.phase[1] = reduce_prefix
+    status = complete(call)
+    return end_in_agreement(team) if status == DONE else status
+
+
+cdef int stage_for_higher(Call *call, Section *section) noexcept nogil:
+    if operand_places(call)[call.team.rank] != NULL:
+        return DONE
+    return copy_in_for_higher(call, section)
+
+
+cdef int reduce_prefix(Call *call, Section *section) noexcept nogil:
+    cdef int mine = call.team.rank, rank, status = heard_staged(call, section, mine)
+    cdef int operands = operands_of(mine, call.details != NULL)
+    if status != DONE:
+        return status
+    for rank in range(mine):
+        if operand_places(call)[rank] != NULL:
+            call.sources[rank] = <const char *> operand_places(call)[rank] + section.offset
+        else:
+            call.sources[rank] = region(call, section, rank)
+    # In place, the own operand is read before it is overwritten, element by element.
+    call.sources[mine] = call.send + section.offset
+    if operands > 0:
+        reduce_operands(call.operation, call.recv + section.offset, call.sources, operands,
+                        section.elements)
+    return DONE

@@ -1,0 +1,72 @@
+"""Where ranks keep their buffers: published by the owner, checked by who reads or writes there.
+
+An offset in the owner's heap, or STAGED: then its data go through its region as ever. Which of the
+two is the owner's business (DESIGN rule 3).
+"""
+
+from libc.string cimport memcpy
+
+from smcoll.atomics cimport fence_acquire, load_acquire
+from smcoll.barrier cimport (
+    DONE, FAILED_DAMAGED, FAILED_POISONED, barrier_all_read, next_rank, publish_length,
+)
+from smcoll.heap cimport STAGED, heap_address, heap_offset
+from smcoll.segment cimport exchange_line, status_of
+
+
+cdef uint64_t place_of(const Team *team, const void *address, size_t nbytes) noexcept nogil:
+    """What to publish for a buffer of this rank's."""
+    if team.heaps == NULL:
+        return STAGED
+    return heap_offset(&team.heaps[team.rank], address, nbytes)
+
+
+cdef int find(Team *team, int rank, uint64_t offset, size_t nbytes, char **address) noexcept nogil:
+    """The address here of what ``rank`` published: NULL where it is staged. DONE, or
+    FAILED_DAMAGED where it can't lie there."""
+    address[0] = NULL
+    if offset == STAGED:
+        return DONE
+    if team.heaps != NULL:
+        address[0] = heap_address(&team.heaps[rank], offset, nbytes)
+    if address[0] != NULL:
+        return DONE
+    team.awaited_rank = rank
+    return FAILED_DAMAGED
+
+
+cdef Line *publish_places(Team *team, const Places *places, size_t nbytes) noexcept nogil:
+    """Into the own slot of a new synchronising exchange; ``nbytes``: the length to publish."""
+    cdef Line *line
+    team.exchanges += 1
+    line = exchange_line(&team.layout, team.base, team.rank, <int> (team.exchanges & 1))
+    memcpy(line.payload, places, sizeof(Places))
+    publish_length(team, line, team.exchanges, nbytes)
+    return line
+
+
+cdef int still_in_the_call(Team *team, int rank) noexcept nogil:
+    """After the last read of ``rank``'s array: DONE unless it gave up meanwhile.
+
+    A rank that fails in a call (a signal's exception, a timeout) returns without waiting for its
+    readers, and its program may change the array. It poisons its word before; so who has read
+    anything of that change sees the poison behind these reads.
+    """
+    fence_acquire()
+    if load_acquire(&status_of(&team.layout, team.base, rank).poison) == 0:
+        return DONE
+    team.awaited_rank = rank
+    return FAILED_POISONED
+
+
+cdef int end_in_agreement(Team *team) noexcept nogil:
+    """The exchange that proves that nobody uses another rank's arrays any more.
+
+    Then what others made of a rank's operand is in our result: no rank may have given up before
+    they were through with it.
+    """
+    cdef int i, status = barrier_all_read(team)
+    for i in range(1, team.size):
+        if status == DONE:
+            status = still_in_the_call(team, next_rank(team, i))
+    return status

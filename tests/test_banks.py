@@ -1,0 +1,55 @@
+"""Banks are written again when all have read them, and not before (GS section 3, DESIGN rule 11).
+
+One rank runs ahead as far as it may; another stops where reuse one step too early would show.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import smcoll
+
+SECTION = 4096  # bytes of a segment; a multiple of a page
+LONG_ENOUGH = 0.3  # seconds in which a root that may run ahead does, on a busy machine
+
+
+@pytest.mark.mpi(2, 3)
+@pytest.mark.parametrize("nbytes", [16, SECTION])
+@pytest.mark.parametrize("banks", [1, 2])
+def test_a_bank_is_kept_until_its_last_slot_is_read(comm_world, nbytes, banks):
+    """Who has read a bank's first slot only still finds in the others what was put there."""
+    segments = 4
+    config = smcoll.Config(segment_size=SECTION, segments=segments, banks=banks, eager=True)
+    with smcoll.Comm(comm_world, config) as comm:
+        for turn in range(4 * banks * segments):
+            buffer = np.full(nbytes, turn if comm.rank == 0 else 255, np.uint8)
+            comm.engine.bcast(buffer, 0, algorithm="fan_out", fan_out=comm.size - 1)
+            assert (buffer == turn).all()
+            if comm.rank == comm.size - 1 and turn == 0:
+                time.sleep(LONG_ENOUGH)
+
+
+@pytest.mark.mpi(3)
+@pytest.mark.parametrize("banks", [1, 2, 3])
+@pytest.mark.parametrize("sections", [1, 2, 3, 4])
+def test_a_bank_that_is_left_half_used_is_written_again(comm_world, banks, sections):
+    """Calls that keep to a bank's first segments, between calls that use all of them.
+
+    ``sections`` lie in the bank when such a call begins; a bank that nobody releases is one that
+    everybody waits for.
+    """
+    config = smcoll.Config(segment_size=SECTION, segments=4, banks=banks, timeout=20)
+    count = 8 * SECTION
+    with smcoll.Comm(comm_world, config) as comm:
+        few = comm.engine.decisions["allreduce"][-1]
+        assert few.segments < config.segments and few.algorithm == "tiled"
+        for turn in range(5):
+            data = np.full(sections * SECTION // 8, float(turn if comm.rank == 1 else -1))
+            comm.engine.bcast(data, 1, algorithm="fan_out", fan_out=2)
+            assert (data == turn).all()
+            total = np.empty(count)
+            comm.Allreduce(np.full(count, float(comm.rank + turn)), total)
+            assert (total == 3 * (turn + 1)).all()
