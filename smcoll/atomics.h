@@ -1,12 +1,16 @@
-/* C11 atomics on shared 64-bit words, the pause instruction and two clocks.
+/* C11 atomics on shared 64-bit words, sleeping on them, the pause instruction and two clocks.
  *
  * Every flag in the shared mapping is written with store_release and read with load_acquire:
  * what the writer stored before its release is visible to whoever acquires that value. */
 #ifndef SMCOLL_ATOMICS_H
 #define SMCOLL_ATOMICS_H
 
+#include <linux/futex.h>
+#include <limits.h>
 #include <stdint.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 static inline uint64_t load_acquire(const uint64_t *word)
 {
@@ -38,6 +42,40 @@ static inline void fence_acquire(void)
 static inline void fence_release(void)
 {
     __atomic_thread_fence(__ATOMIC_RELEASE);
+}
+
+/* Orders all before it with all after it, a store with a later load too. */
+static inline void fence_full(void)
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+static inline int load_relaxed_int(const int *word)
+{
+    return __atomic_load_n(word, __ATOMIC_RELAXED);
+}
+
+static inline void store_relaxed_int(int *word, int value)
+{
+    __atomic_store_n(word, value, __ATOMIC_RELAXED);
+}
+
+/* The half of a word that changes with every small step: futexes have 32 bits. */
+static inline const uint32_t *low_half(const uint64_t *word)
+{
+    return (const uint32_t *)word + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+}
+
+/* Sleep until `wake_all`, at most so many nanoseconds; not at all where the word is not `seen`. */
+static inline void sleep_on(const uint64_t *word, uint64_t seen, int64_t ns)
+{
+    struct timespec limit = {ns / 1000000000, ns % 1000000000};
+    syscall(SYS_futex, low_half(word), FUTEX_WAIT, (uint32_t)seen, &limit, NULL, 0);
+}
+
+static inline void wake_all(const uint64_t *word)
+{
+    syscall(SYS_futex, low_half(word), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
 /* 0 -> 1 by one thread only; the loser sees 0 returned. */

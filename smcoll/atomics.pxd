@@ -8,6 +8,11 @@ cdef extern from "atomics.h" nogil:
     void store_relaxed(uint64_t *word, uint64_t value) noexcept
     void fence_acquire() noexcept
     void fence_release() noexcept
+    void fence_full() noexcept
+    int load_relaxed_int(const int *word) noexcept
+    void store_relaxed_int(int *word, int value) noexcept
+    void sleep_on(const uint64_t *word, uint64_t seen, int64_t ns) noexcept
+    void wake_all(const uint64_t *word) noexcept
     int try_lock(int *word) noexcept
     void unlock(int *word) noexcept
     void cpu_pause() noexcept

@@ -92,6 +92,8 @@ cdef struct Team:
     bint holds_gil
     int64_t attended           # when the attendant was last called (monotonic ns)
     int64_t attend_every
+    bint wakes                 # in this call ranks sleep for an inline line; who posts wakes them
+    bint may_sleep             # in this wait
     int64_t sleep_after        # a wait that is longer (ns) sleeps between its polls
     uint32_t calls_since_attended
 
@@ -125,6 +127,7 @@ ctypedef bint (*condition)(void *context) noexcept nogil
 cdef int wait_until(Team *team, condition holds, void *context) noexcept nogil
 cdef int wait_flag(Team *team, const uint64_t *flag, uint64_t value, int rank) noexcept nogil
 cdef int wait_awaited(Team *team) noexcept nogil
+cdef void wake_sleepers(Team *team, const uint64_t *flag) noexcept nogil
 cdef int attend(Team *team, int64_t waited) noexcept with gil
 cdef int attend_between_calls(Team *team) noexcept nogil
 cdef void use_segments(Team *team, int segments) noexcept nogil

@@ -16,6 +16,8 @@ bank field                owner, release, after its last      a rank that writes
                                                               is dead; reports
 ``Status.awaited``        owner, release, after the time,     reports, acquire, then the time
                           once a wait is long
+``Status.asleep``         owner, before a full fence and its  the awaited rank, after its flag
+                          last look at the awaited flag       and a full fence
 ========================  ==================================  =================================
 """
 
@@ -25,8 +27,9 @@ from libc.stdint cimport int64_t, uint64_t
 from posix.time cimport nanosleep, timespec
 
 from smcoll.atomics cimport (
-    cpu_pause, fence_release, load_relaxed, monotonic_ns, store_relaxed, store_release,
-    thread_cpu_ns,
+    cpu_pause, fence_full, fence_release, load_acquire, load_relaxed, load_relaxed_int,
+    monotonic_ns, sleep_on, store_relaxed, store_relaxed_int, store_release, thread_cpu_ns,
+    wake_all,
 )
 from smcoll.segment cimport (
     AWAITS_MPI, MAX_BANKS, Layout, Line, Published, bank_field, exchange_line, published,
@@ -55,6 +58,7 @@ cdef int64_t ATTEND_EVERY_AT_MOST = 1_000_000
 cdef int64_t WATCH_EVERY = 1_000_000
 cdef int64_t SLEEP_AFTER = 1_000_000
 cdef int64_t SLEEP_AT_MOST = 1_000_000
+cdef int64_t SLEEP_ON_FLAG_AFTER = 10_000
 cdef int64_t STAYS_BUSY = 500_000
 
 
@@ -210,11 +214,39 @@ cdef int wait_attending(Team *team, condition holds, void *context) noexcept nog
                     return DONE
                 team.awaited_rank = blamed
                 return status
-        if now - started > team.sleep_after and team.attend_every > 0:
+        if team.may_sleep and now - started > SLEEP_ON_FLAG_AFTER and team.attend_every > 0:
+            sleep_until_woken(team)
+        elif now - started > team.sleep_after and team.attend_every > 0:
             pause = min((now - started) // 16, SLEEP_AT_MOST)
             sleep_time.tv_sec = 0
             sleep_time.tv_nsec = pause
             nanosleep(&sleep_time, NULL)
+
+
+cdef void sleep_until_woken(Team *team) noexcept nogil:
+    """Leave the CPU until the awaited flag is posted, or it is time to attend.
+
+    Our word and then the flag here, the flag and then our word in ``wake_sleepers``, with a full
+    fence between: either we see the flag, or its poster sees that we sleep. A wake-up between the
+    last look and the sleep is not lost either, since the kernel compares the flag once more.
+    """
+    cdef uint64_t seen
+    store_relaxed_int(&team.status.asleep, 1)
+    fence_full()
+    seen = load_acquire(team.awaited)
+    if not reached(team.awaited, team.awaited_value):
+        sleep_on(team.awaited, seen, ATTEND_IN_SHORT_WAITS)
+    store_relaxed_int(&team.status.asleep, 0)
+
+
+cdef void wake_sleepers(Team *team, const uint64_t *flag) noexcept nogil:
+    """After ``flag`` was posted: wake the ranks that sleep until it is."""
+    cdef int rank
+    fence_full()
+    for rank in range(team.size):
+        if load_relaxed_int(&status_of(&team.layout, team.base, rank).asleep):
+            wake_all(flag)
+            return
 
 
 cdef int wait_awaited(Team *team) noexcept nogil:

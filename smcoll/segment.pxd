@@ -41,7 +41,7 @@ cdef struct Status:
     uint64_t left              # 1: freed in good order
     uint64_t current_call      # last call published in the ring
     int busy                   # 1 while this rank is in a call (atomics.h: try_lock, unlock)
-    int unused
+    int asleep                 # 1 while this rank sleeps until who posts wakes it
     uint64_t waiting_since     # of the wait below, monotonic ns (stored before it)
     uint64_t awaited           # in a long wait: 1 + the rank waited for, AWAITS_MPI; else 0
 

@@ -79,14 +79,15 @@ class Job:
         (self.directory / "commands").touch()
         (self.directory / "pytest.ini").write_text("[pytest]\n")
         program = [sys.executable, str(Path(__file__).resolve()), str(self.directory)]
-        arguments, environment = launch.command(ranks, program, session_directory=self.directory)
+        options, pretended = pretend.settings(ranks, config.getoption("nodes"), self.directory)
+        arguments, environment = launch.command(ranks, program, extra_options=options,
+                                                session_directory=self.directory)
         environment = {
             name: value for name, value in environment.items() if not name.startswith("PYTEST_")
         }
         # Ranks outnumber cores: no threads beside them, and no plugins that they don't use.
         environment |= {"OPENBLAS_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        if config.getoption("nodes") > 1:
-            environment |= pretend.clique_settings(min(ranks, config.getoption("nodes")))
+        environment |= pretended
         with open(self.directory / "output", "wb") as output:
             self.process = subprocess.Popen(
                 arguments,

@@ -1,12 +1,22 @@
 """Pretended nodes: ranks of one machine that smcoll, and where it can MPI too, take for several.
 
-``SMCOLL_NODE`` tells them apart for smcoll. MPICH's cliques, where they are asked for, make MPI
-send messages between them through its network path; the pretended nodes are those then.
+``SMCOLL_NODE`` tells them apart for smcoll. For MPI, MPICH's cliques do, and with Open MPI (as
+root) host names: a launch agent that stays on this machine starts each node's ranks in a UTS
+namespace of its own. MPI's messages between the nodes then take its network path.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
+
+AGENT = """#!/bin/sh
+# Stands in for ssh: options, host, command.
+while :; do case $1 in -*) shift ;; *) break ;; esac; done
+host=$1; shift
+exec unshare --uts sh -c "hostname $host; $*"
+"""
 
 
 def blocks(ranks: int, nodes: int) -> list[int]:
@@ -20,13 +30,34 @@ def round_robin(ranks: int, nodes: int) -> list[int]:
     return [rank % nodes for rank in range(ranks)]
 
 
-def clique_settings(nodes: int) -> dict[str, str]:
-    """What makes MPICH split a job's ranks in so many cliques; others don't know it."""
-    return {"MPIR_CVAR_NUM_CLIQUES": str(nodes), "MPIR_CVAR_CLIQUES_BY_BLOCK": "1"}
+def settings(ranks: int, nodes: int, directory: Path) -> tuple[list[str], dict[str, str]]:
+    """(mpiexec's options, environment) that split a job's ranks for MPI, too, where that can be.
+
+    ``directory``: where a launch agent may be put. Intel MPI, and Open MPI without root, take the
+    nodes for one.
+    """
+    from smcoll import launch
+
+    if nodes == 1 or ranks == 1:
+        return [], {}
+    family = launch.mpi_info().family
+    if family == launch.MPICH:
+        return [], {"MPIR_CVAR_NUM_CLIQUES": str(min(ranks, nodes)),
+                    "MPIR_CVAR_CLIQUES_BY_BLOCK": "1"}
+    if family != launch.OPEN_MPI or os.geteuid() != 0 or shutil.which("unshare") is None:
+        return [], {}
+    agent = directory / "agent"
+    agent.write_text(AGENT)
+    agent.chmod(0o755)
+    on_node = blocks(ranks, nodes)
+    hosts = ",".join(f"pretended{node}:{on_node.count(node)}" for node in sorted(set(on_node)))
+    # Unbound, since every node would bind its first rank to the same CPU.
+    return ["--host", hosts], {"PRTE_MCA_plm_ssh_agent": str(agent),
+                               "PRTE_MCA_hwloc_default_binding_policy": "none"}
 
 
 def enter_node(world, nodes: int) -> None:
-    """Say on which pretended node this rank is: on its clique, else as in ``blocks``."""
+    """Say on which pretended node this rank is: as MPI sees it, else as in ``blocks``."""
     from mpi4py import MPI
 
     together = world.Split_type(MPI.COMM_TYPE_SHARED)

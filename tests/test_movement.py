@@ -274,6 +274,7 @@ def test_operations_that_do_not_commute_keep_rank_order(comm, count):
 
 
 @pytest.mark.mpi(2)
+@pytest.mark.one_node
 def test_an_algorithm_that_cannot_keep_rank_order_is_refused_by_name(comm_world):
     operation = MPI.Op.Create(product, commute=False)
     with smcoll.Comm(comm_world, smcoll.Config(allreduce="fan_in_fan_out")) as comm:

@@ -8,7 +8,7 @@ import numpy
 
 from smcoll.select import decision_for, override
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport uint64_t
 
 from smcoll.algos cimport Operands, Plan
 from smcoll.barrier cimport (
@@ -21,7 +21,6 @@ from smcoll.nodes.network cimport Network
 cdef enum:
     # Bytes of what is no user's: agreements, barriers. In flag lines whatever is set.
     INTERNAL = 8
-    SLEEP_AFTER_OVERSUBSCRIBED = 20_000    # ns
 
 # Collectives whose algorithms, set by name, have no part in a composition: an Allreduce is one of
 # Reduce, Bcast and what `between_nodes` says.
@@ -106,24 +105,23 @@ cdef class Span:
     cdef int bcast(self, char *buffer, size_t nbytes, int local_root) except -1:
         """From one of this node's ranks, which may first have to hear from another node.
 
-        Where ranks outnumber CPUs, who waits for that soon sleeps: the network needs the CPU.
+        Where ranks outnumber CPUs, who waits for a short one sleeps until it is woken: the network
+        needs the CPU.
         """
         cdef Operands operands
         cdef Team *team = &self.node.team
-        cdef int64_t sleep_after = team.sleep_after
         cdef const Plan *plan = &self.fan_out
         if nbytes > INTERNAL and (nbytes > self.in_lines or self.bcast_is_named):
             plan = self.node.choose(COLLECTIVE_BCAST, nbytes)
         self.node.fill_operands(&operands, buffer, buffer, nbytes, 1, NULL, local_root)
         cdef uint64_t stage = self.next_stage()
         self.node.patience = 1.5
-        if team.oversubscribed:
-            team.sleep_after = SLEEP_AFTER_OVERSUBSCRIBED
+        team.wakes = team.oversubscribed and plan == &self.fan_out
         try:
             return self.node.carry_out_stage(COLLECTIVE_BCAST, stage, self.total, &operands, plan,
                                              NULL)
         finally:
-            team.sleep_after = sleep_after
+            team.wakes = False
 
     cdef int reduce(self, const Reduction *reduction, const char *send, char *recv,
                     size_t elements, int local_root) except -1:
