@@ -34,6 +34,7 @@ SMALL = (
     ("streams", "IN_PLACE"),
     ("streams", "FOREVER LONGEST=1 WEAK"),
     ("ring", "WEAK"),
+    ("sleep", "WEAK"),
 )
 
 LARGE = (
@@ -50,6 +51,7 @@ LARGE = (
     ("streams", "CALLS=3 IN_PLACE WEAK"),
     ("streams", "CELLS=4 CALLS=3 WEAK"),
     ("streams", "RANKS=3 LONGEST=1 CALLS=2 WEAK"),
+    ("sleep", "RANKS=4 CALLS=2 WEAK"),
 )
 
 # Model, planted bug, the other macros.
@@ -91,6 +93,10 @@ MUTANTS = (
     ("ring", "DROPPED_FENCE", "WEAK"),
     ("ring", "NOT_INVALIDATED", ""),
     ("ring", "NO_SECOND_LOOK", ""),
+    ("sleep", "NO_FENCE_AFTER_POST", ""),
+    ("sleep", "NO_FENCE_BEFORE_LOOK", ""),
+    ("sleep", "NO_COMPARISON", ""),
+    ("sleep", "WAKES_FIRST", ""),
 )
 
 
