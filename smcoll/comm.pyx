@@ -111,6 +111,16 @@ class Collectives(Reductions, Movement, Objects):
         cdef Engine engine = engine_of(self)
         return engine is not None and engine.uses_heaps
 
+    @property
+    def may_use_heap(self):
+        """The same, as far as this rank knows by itself: before the first collective, what its own
+        settings say. Local.
+        """
+        cdef State state = state_of(self)
+        if not state.established:
+            return state.config.heap
+        return state.engine is not None and state.engine.uses_heaps
+
     def explain(self, collective, nbytes=0):
         """Which algorithm, parameters and path a call of ``nbytes`` bytes takes, and why.
 

@@ -15,7 +15,7 @@ from smcoll.trees cimport Tree
 
 cdef enum:
     COLLECTIVES = 20           # one more than the largest number in barrier.pxd, rounded up
-    MAX_CHOICES = 16
+    MAX_CHOICES = 18      # a table's rows (tables.MOST_ROWS), and two more where arrays are shared
     MAX_ALGORITHMS = 16
 
 # What the engine's collectives return.

@@ -558,6 +558,9 @@ cdef class Engine:
         except (OSError, MemoryError) as error:
             self.budget.give_back(wanted)
             return error
+        except BaseException:
+            self.budget.give_back(wanted)
+            raise
         return None
 
     cdef int reserve(self, int part, uint64_t signature, uint64_t nbytes) except -1:
@@ -697,13 +700,14 @@ cdef class Engine:
         self.tallies[COLLECTIVE_ALLREDUCE][plan.algorithm].nbytes += operands.nbytes
         begin_call(&self.team, signature, operands.nbytes)
         status = run_collective(&self.team, COLLECTIVE_ALLREDUCE, plan, &operands, NULL)
+        if status != DONE:
+            self.keep(send)
+            self.keep(recv)
         if self.closed:
             with gil:
                 return self.leave_for_good(status)
         unlock(&self.team.status.busy)
         if status != DONE:
-            self.keep(send)
-            self.keep(recv)
             with gil:
                 self.fail(status)
         return CARRIED_OUT

@@ -171,7 +171,11 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
     if engine is None:
         return _refused(comm, config, problem)
     if config.eager:
-        engine.reserve_data()
+        try:
+            engine.reserve_data()
+        except BaseException:
+            engine.close()
+            raise
     if place.nodes == 1:
         return engine, config, "shared memory"
     return engine, config, f"shared memory on each of {place.nodes} nodes, messages between them"
@@ -229,8 +233,12 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
     """The engine of ranks on several nodes; if one node can't have its segment, none has."""
     rank, size = comm.Get_rank(), comm.Get_size()
     mine = place.node_of[rank]
-    hidden = hidden_communicator(comm)
-    neighbours = MPI.Intracomm.Split(comm, mine, rank)
+    try:
+        hidden, tag = hidden_communicator(comm, gather, facts[0]["nonce"])
+        neighbours = MPI.Intracomm.Split(comm, mine, rank)
+    except MPI.Exception as error:
+        # On all ranks alike: MPI has no context id left.
+        return None, f"MPI makes no further communicator: {error}"[:400]
     here = [facts[peer] for peer in place.members[mine]]
     try:
         # Arrays in shared heaps are staged there.
@@ -240,14 +248,13 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
         # Of this node alone: one that raised here would leave the others waiting.
         engine, problem = None, str(error)[:400]
     neighbours.Free()
-    records = gather(comm, {"problem": problem, "tag": hidden.next_tag,
+    records = gather(comm, {"problem": problem,
                             "oversubscribed": engine is not None and engine.oversubscribed})
     problem = next((record["problem"] for record in records if record["problem"]), "")
     if problem:
         if engine is not None:
             engine.close()
         return None, problem
-    tag = hidden.take_tags(max(record["tag"] for record in records))
     span = Span(engine, Network(hidden.comm, tag, engine, place), place, config, rank)
     unheeded = span.unheeded()
     if unheeded and rank == 0:
@@ -371,9 +378,12 @@ def _build(comm, mapping: Mapping, nonce: bytes, kinds: list[str]) -> tuple[str 
         claimed = True
         mapping.reserve_control()
 
-    problem = attempt(comm, reserve)
+    problem = "given up"
+    try:
+        problem = attempt(comm, reserve)
+    finally:
+        if claimed and problem is not None:
+            budget.give_back(control)
     if problem is None:
         return None, left
-    if claimed:
-        budget.give_back(control)
     return f"{kind}: {problem}", left

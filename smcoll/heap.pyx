@@ -28,7 +28,7 @@ from posix.mman cimport (
     MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_NONE,
     PROT_READ, PROT_WRITE, mmap, munmap,
 )
-from posix.unistd cimport close, read
+from posix.unistd cimport _exit, close, read
 
 cdef extern from "sys/mman.h" nogil:
     int madvise(void *start, size_t length, int advice) noexcept
@@ -42,6 +42,9 @@ cdef extern from "fcntl.h" nogil:
 
 cdef extern from "unistd.h" nogil:
     int pipe2(int *descriptors, int flags) noexcept
+
+cdef extern from "Python.h":
+    int Py_AddPendingCall(int (*function)(void *) except -1, void *argument) noexcept
 
 cdef extern from "pthread.h" nogil:
     ctypedef struct pthread_mutex_t:
@@ -60,6 +63,7 @@ cdef enum:
     HUGE_PAGE = 2 << 20
     KEEP_FREE = 64 << 20       # bytes of free pages that stay reserved: glibc keeps as much
     GROWTH = 32 << 20          # bytes between two looks at the cgroup's limit
+    RESERVED_AT_ONCE = 4 << 20
     BINS = 40
     NONE = 0                   # page 0 is the header: as a link it means "no block"
 
@@ -98,6 +102,7 @@ cdef struct Heap:
 cdef Heap heap
 cdef bytes _nonce = None
 cdef object _headroom = None       # callable: bytes until the cgroup's limit
+cdef object _postponed = None      # an exception that Python raises as soon as it may
 
 
 # ---------------------------------------------------------------------- extents
@@ -187,12 +192,26 @@ cdef size_t backed_bytes(uint32_t first, uint32_t length) noexcept nogil:
     return count * PAGE
 
 
+cdef int raise_postponed(void *unused) except -1:
+    global _postponed
+    error, _postponed = _postponed, None
+    if error is not None:
+        raise error
+    return 0
+
+
 cdef bint may_grow(size_t nbytes) noexcept with gil:
     """Whether the cgroup has room for ``nbytes`` more. Called without the mutex: takes the GIL."""
+    global _postponed
     cdef double room
     try:
         room = _headroom()
-    except BaseException:
+    except MemoryError:
+        return False
+    except BaseException as error:
+        # A signal handler's (Ctrl-C), which numpy could not pass on: raised once it has returned.
+        _postponed = error
+        Py_AddPendingCall(raise_postponed, NULL)
         return False
     if room < nbytes:
         return False
@@ -214,6 +233,8 @@ cdef bint back(uint32_t first, uint32_t length, bint zeroed) noexcept nogil:
             if zeroed:
                 memset(heap.base + <size_t> page * PAGE, 0, <size_t> (run - page) * PAGE)
         else:
+            # In pieces: before Linux 6.12 any signal undoes all of a call's work.
+            run = min(run, page + <uint32_t> (RESERVED_AT_ONCE // PAGE))
             status = EINTR
             while status == EINTR:
                 status = posix_fallocate(heap.descriptor, <long> page * PAGE,
@@ -366,10 +387,10 @@ cdef bint heap_resize(void *address, size_t nbytes) noexcept nogil:
 # ---------------------------------------------------------------------- fork
 
 cdef void _before_fork() noexcept nogil:
-    heap.pipe[0] = heap.pipe[1] = -1
     if heap_ready():
         pthread_mutex_lock(&heap.mutex)
-        pipe2(heap.pipe, O_CLOEXEC)
+        if pipe2(heap.pipe, O_CLOEXEC) != 0:
+            heap.pipe[0] = heap.pipe[1] = -1
 
 
 cdef void _after_fork_parent() noexcept nogil:
@@ -385,39 +406,33 @@ cdef void _after_fork_parent() noexcept nogil:
     pthread_mutex_unlock(&heap.mutex)
 
 
-cdef void _copy_out_of_the_file(char *start, size_t nbytes) noexcept nogil:
-    """Put a private copy in the place of a shared range."""
-    cdef char *copy = <char *> mmap(NULL, nbytes, PROT_READ | PROT_WRITE,
-                                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-    if copy == <char *> MAP_FAILED:
-        # No memory: as the file is from now on, until it is written here.
-        mmap(start, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, heap.descriptor,
-             start - heap.base)
-        return
-    memcpy(copy, start, nbytes)
-    mremap(copy, nbytes, nbytes, MREMAP_MAYMOVE | MREMAP_FIXED, start)
-
-
 cdef void _after_fork_child() noexcept nogil:
     """What fork means for private memory: the child has all arrays as they were, as its own.
 
     A private mapping of the same file would not do: the parent's later changes show through in
     pages that the child has not written, and blocks that the parent frees and uses again, too.
-    Free extents become inaccessible: nothing of the parent's file stays mapped.
+    Nothing of the parent's file stays mapped.
     """
     cdef uint32_t page = 1, length
-    cdef char *start
+    cdef char *copy
     if not heap_ready():
         return
-    while page < heap.pages:
+    # One mapping for all blocks: one for each would end at vm.max_map_count.
+    copy = <char *> mmap(NULL, heap.size, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    while copy != <char *> MAP_FAILED and page < heap.pages:
         length = heap.extents[page].length
-        start = heap.base + <size_t> page * PAGE
         if heap.extents[page].used and heap.backed[page]:
-            _copy_out_of_the_file(start, <size_t> length * PAGE)
-        else:
-            mmap(start, <size_t> length * PAGE, PROT_NONE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0)
+            memcpy(copy + <size_t> page * PAGE, heap.base + <size_t> page * PAGE,
+                   <size_t> length * PAGE)
         page += length
+    if (copy == <char *> MAP_FAILED
+            or mremap(copy, heap.size, heap.size, MREMAP_MAYMOVE | MREMAP_FIXED,
+                      heap.base) == MAP_FAILED):
+        # No address space: as the file is from now on, until it is written here.
+        if mmap(heap.base, heap.size, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, heap.descriptor, 0) == MAP_FAILED:
+            _exit(127)         # never go on with the parent's arrays
     heap.inherited = True
     close(heap.descriptor)
     if heap.pipe[0] >= 0:

@@ -12,6 +12,8 @@ themselves; their arrays are as right as any, only staged.
 """
 
 import errno
+import os
+import threading
 
 import numpy
 import psutil
@@ -132,11 +134,29 @@ cdef object _always = capsule_of(&handler_always, b"smcoll heap, any size", &any
 
 # ---------------------------------------------------------------------- using it
 
+cdef object _making = None     # making a heap gives the GIL up: a second thread would make another
+
+
+def _new_lock():
+    # A forked child may have inherited it taken.
+    global _making
+    _making = threading.RLock()
+
+
+_new_lock()
+os.register_at_fork(after_in_child=_new_lock)
+
+
 def ensure(config, int ranks_on_node=0):
     """Make this process's heap if it has none, with its share of what the settings allow.
 
     OSError where it can't be had.
     """
+    with _making:
+        make_or_limit(config, ranks_on_node)
+
+
+cdef make_or_limit(config, int ranks_on_node):
     global mine
     ranks = ranks_on_node or node.ranks_of_launcher() or 1
     limit = (config.heap_size or psutil.virtual_memory().total // 2) // ranks
@@ -174,7 +194,7 @@ def stop_using():
 
 cdef in_the_heap(make, comm):
     """What ``make()`` makes, with its memory in the heap, unless ``comm`` can't use it."""
-    if comm is not None and not getattr(comm, "uses_heap", False):
+    if comm is not None and not getattr(comm, "may_use_heap", False):
         return make()
     if not heap_ready():
         try:

@@ -478,7 +478,7 @@ cdef allgather(comm, parser parse_sides, sendbuf, recvbuf, str method):
     check_truncated(gathered.all.truncated)
 
 
-cdef list gather_counts(Engine engine, int64_t mine):
+cdef list gather_counts(comm, Engine engine, int64_t mine):
     """Every rank's number, on every rank: a short Allgather."""
     cdef Gathered gathered = Gathered(engine.team.size)
     cdef int rank
@@ -488,6 +488,9 @@ cdef list gather_counts(Engine engine, int64_t mine):
         gathered.room(rank, <char *> &all_numbers[rank], 8, NULL)
     gathered.contribute(<char *> &mine, 8, NULL)
     all_numbers[engine.team.rank] = mine
-    engine.allgather_(&gathered.all, COLLECTIVE_ALLGATHER,
-                      engine.choose(COLLECTIVE_ALLGATHER, 8))
+    if engine.allgather_(&gathered.all, COLLECTIVE_ALLGATHER,
+                         engine.choose(COLLECTIVE_ALLGATHER, 8)) == USE_MPI:
+        # Over several nodes only, as for objects.
+        own_mpi(comm, "allgather")
+        return MPI.Comm.allgather(comm, mine)
     return [all_numbers[rank] for rank in range(engine.team.size)]

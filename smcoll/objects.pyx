@@ -232,8 +232,11 @@ cdef list allgather_objects(comm, Engine engine, value):
             gathered.room(rank, packets + rank * room, room, NULL)
         memcpy(packets + engine.team.rank * room, gathered.all.send.address,
                gathered.all.send_bytes)
-        engine.allgather_(&gathered.all, COLLECTIVE_OBJECT_ALLGATHER,
-                          engine.choose(COLLECTIVE_ALLGATHER, room))
+        if engine.allgather_(&gathered.all, COLLECTIVE_OBJECT_ALLGATHER,
+                             engine.choose(COLLECTIVE_ALLGATHER, room)) == USE_MPI:
+            # Over several nodes only: on one this stage needs no memory that could be refused.
+            own_mpi(comm, "allgather")
+            return MPI.Comm.allgather(comm, value)
         for rank in range(size):
             longest = max(longest, packet_bytes(engine, packets + rank * room))
         if longest > room:
@@ -308,8 +311,10 @@ cdef object bcast_object(comm, Engine engine, value, int root):
             memory = labelled(MPI.pickle.dumps(value))
             memcpy(packet, PyBytes_AS_STRING(memory),
                    min(<size_t> PyBytes_GET_SIZE(memory), room))
-        engine.bcast_(packet, room, root, engine.choose(COLLECTIVE_BCAST, room),
-                      COLLECTIVE_OBJECT_BCAST)
+        if engine.bcast_(packet, room, root, engine.choose(COLLECTIVE_BCAST, room),
+                         COLLECTIVE_OBJECT_BCAST) == USE_MPI:
+            own_mpi(comm, "bcast")
+            return MPI.Comm.bcast(comm, value, root)
         if packet_bytes(engine, packet) <= room:
             return decode(packet, None)
         memory = bcast_long(comm, engine, memory, packet_bytes(engine, packet), root)

@@ -62,11 +62,12 @@ cdef int still_in_the_call(Team *team, int rank) noexcept nogil:
 cdef int end_in_agreement(Team *team) noexcept nogil:
     """The exchange that proves that nobody uses another rank's arrays any more.
 
-    Then what others made of a rank's operand is in our result: no rank may have given up before
-    they were through with it.
+    Nor that anybody read what a rank changed after it gave up: who has read such data sees the
+    poison behind them and does not post, so nobody passes. Looked at before posting, since once
+    all have posted the call is complete, and a rank may give the communicator up by right.
     """
-    cdef int i, status = barrier_all_read(team)
+    cdef int i, status = DONE
     for i in range(1, team.size):
         if status == DONE:
             status = still_in_the_call(team, next_rank(team, i))
-    return status
+    return barrier_all_read(team) if status == DONE else status

@@ -177,7 +177,7 @@ class Reductions:
         recv = parse_checked(recvbuf, True)
         send = send_side(sendbuf, recv)
         if recvcounts is None and send is not recv:
-            recvcounts = gather_counts(engine, recv.count)
+            recvcounts = gather_counts(self, engine, recv.count)
             engine.continues = True
         counts = counts_of(recvcounts, size)
         if send is not recv:

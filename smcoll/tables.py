@@ -20,7 +20,7 @@ from .config import Config
 from .topology import hardware
 
 FORMAT = 1
-MOST_ROWS = 16          # MAX_CHOICES of engine.pxd
+MOST_ROWS = 16          # engine.pxd's MAX_CHOICES has room for them
 LONGEST = 2800          # bytes of JSON: it travels in a record of set-up
 FIELDS = ("up_to", "algorithm", "fan_in", "fan_out", "section_bytes", "points")
 _warned: set[str] = set()

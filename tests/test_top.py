@@ -174,7 +174,9 @@ def test_top_watches_in_a_terminal_until_interrupted(busy):
     terminal, other_side = os.openpty()
     with subprocess.Popen(top_line(job.pid, "--watch", "0.1"), stdout=other_side,
                           stderr=other_side, stdin=other_side,
-                          env=os.environ | ENVIRONMENT | {"TERM": "xterm", "COLUMNS": "120"}
+                          env=os.environ | ENVIRONMENT | {"TERM": "xterm", "COLUMNS": "120"},
+                          # Where the tests run in the background it is ignored, and inherited so.
+                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
                           ) as watching:
         os.close(other_side)
         shown = b""

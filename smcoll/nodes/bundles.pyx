@@ -257,7 +257,7 @@ cdef class _Call:
                 memory = PyBytes_FromStringAndSize(NULL, item.nbytes)
                 place = PyBytes_AS_STRING(memory)
                 self.expected.append((self.span.network.receive_directly(
-                    item.source, place, item.nbytes), memory, item.source))
+                    item.source, place, item.nbytes, memory), memory, item.source))
                 continue
             if message.grows:
                 self.grown[item.source] = at[:item.nbytes]

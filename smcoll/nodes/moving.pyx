@@ -178,7 +178,7 @@ cdef int allgather_paired(Span span, Gathering *blocks) except -1:
     for rank in assigned[span.local]:
         memory = bytearray(blocks.longest)
         place = memory
-        arriving.append((network.receive(rank, place, blocks.block[rank]), memory))
+        arriving.append((network.receive(rank, place, blocks.block[rank], memory), memory))
     if blocks.send.runs != NULL:
         packed = pack(&blocks.send, nbytes)
         own = packed

@@ -48,10 +48,10 @@ cdef class Network:
     cdef void begin(self, uint64_t call, uint64_t signature, uint64_t total)
     cdef Parcel new_parcel(self, int peer, bint incoming)
     cdef Parcel send(self, int peer, const char *data, size_t nbytes, kept=*)
-    cdef Parcel receive(self, int peer, char *where, size_t room)
+    cdef Parcel receive(self, int peer, char *where, size_t room, kept=*)
     cdef Parcel receive_any_length(self, int peer)
     cdef Parcel send_directly(self, int peer, const char *data, size_t nbytes, kept)
-    cdef Parcel receive_directly(self, int peer, char *where, size_t nbytes)
+    cdef Parcel receive_directly(self, int peer, char *where, size_t nbytes, kept)
     cdef bint all_here(self) except -1
     cdef int complete(self, list parcels) except -1
     cdef int check_alarm(self) except -1

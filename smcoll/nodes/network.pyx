@@ -10,6 +10,7 @@ each has tags of its own. It lasts until the program ends, since freeing it woul
 
 import json
 import os
+import threading
 import time
 
 from mpi4py import MPI
@@ -29,12 +30,14 @@ cdef enum:
     SHORT = 4096                   # bytes that travel with the header
     ALARM = 4096
     TAGS = 4                       # of a communicator: header, long message, alarm, direct message
+    MOST_TOLD = 16                 # hidden communicators of a group that a set-up record can name
 
 # Until when (s) a rank that gave up waits for what it can't call back.
 _GRACE = 0.1
 
 _KINDS = {kind.__name__: kind for kind in (Error, MismatchError, PeerError, WaitTimeout)}
-_hidden = {}
+_hidden = {}                       # by the group's ranks, then by number
+_drawing = threading.Lock()
 _alarms_sent = []
 _unfinished = []                   # of ranks that gave up: MPI may still use this memory
 _world = MPI.COMM_WORLD            # kept: install() rebinds the name
@@ -48,29 +51,47 @@ class Hidden:
         self.comm = MPI.Intracomm.Split(comm, 0, MPI.Comm.Get_rank(comm))
         # Whatever the user's does: a message that is too long is told like other mistakes.
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self.next_tag = 0
+        self.next_tag = TAGS           # the first ones are of whom it was made for
         self.last_tag = min(MPI.Comm.Get_attr(self.comm, MPI.TAG_UB) or 32767, 1 << 30)
 
-    def take_tags(self, at_least):
-        """The first of the tags of a new communicator; ``at_least``: as all ranks agreed."""
-        self.next_tag = at_least + TAGS
-        return at_least
+    def draw_tags(self):
+        """The first of the tags of a new communicator, or None where they are used up.
 
-    def full(self):
-        """Whether its tags are used up."""
-        return self.next_tag + TAGS > self.last_tag
+        On one rank, which tells the others: threads that make communicators at the same time come
+        in another order on each rank.
+        """
+        with _drawing:
+            first = self.next_tag
+            if first + TAGS > self.last_tag:
+                return None
+            self.next_tag = first + TAGS
+        return first
 
 
-def hidden_communicator(comm):
-    """The hidden communicator of ``comm``'s group. Collective where there is none yet."""
+def hidden_communicator(comm, gather, number):
+    """A hidden communicator of ``comm``'s group and the first of ``comm``'s tags in it. Collective.
+
+    One that all ranks know already, else a new one, called ``number``. ``gather(comm, record)``
+    gives every rank's record. MPI.Exception, on all ranks, where MPI makes no further one.
+    """
     group, world = comm.Get_group(), _world.Get_group()
     ranks = tuple(MPI.Group.Translate_ranks(group, None, world))
     group.Free()
     world.Free()
-    hidden = _hidden.get(ranks)
-    if hidden is None or hidden.full() or MPI.UNDEFINED in ranks:
-        hidden = _hidden[ranks] = Hidden(comm)
-    return hidden
+    known = {} if MPI.UNDEFINED in ranks else dict(_hidden.get(ranks, {}))
+    offer = None
+    if MPI.Comm.Get_rank(comm) == 0:
+        drawn = ((name, hidden.draw_tags()) for name, hidden in known.items())
+        offer = next((pair for pair in drawn if pair[1] is not None), None)
+    records = gather(comm, {"known": list(known)[-MOST_TOLD:], "offer": offer})
+    if records[0]["offer"] is not None:
+        name, tag = records[0]["offer"]
+        if all(name in record["known"] for record in records):
+            return known[name], tag
+    hidden = Hidden(comm)
+    if MPI.UNDEFINED not in ranks:
+        _hidden.setdefault(ranks, {})[number] = hidden
+    return hidden, 0
 
 
 cdef memory_at(const char *address, size_t nbytes):
@@ -110,7 +131,7 @@ cdef class Parcel:
         """Expect it no longer. What is sent can't be called back."""
         if self.incoming:
             for request in (self.first, self.rest):
-                if request is not None:
+                if request:            # no null handle, as an error leaves it
                     request.Cancel()
 
     cdef bint at_rest(self) except -1:
@@ -197,9 +218,10 @@ cdef class Network:
         self.message_bytes += nbytes
         return parcel
 
-    cdef Parcel receive(self, int peer, char *where, size_t room):
+    cdef Parcel receive(self, int peer, char *where, size_t room, kept=None):
         """Expect a message of at most ``room`` bytes; of a longer one the first bytes arrive."""
         cdef Parcel parcel = self.new_parcel(peer, True)
+        parcel.kept = kept
         parcel.where = where
         parcel.room = room
         parcel.first = self.comm.Irecv(parcel.staging, peer, self.tag)
@@ -223,9 +245,10 @@ cdef class Network:
         self.message_bytes += nbytes
         return parcel
 
-    cdef Parcel receive_directly(self, int peer, char *where, size_t nbytes):
+    cdef Parcel receive_directly(self, int peer, char *where, size_t nbytes, kept):
         """Expect such a message."""
         cdef Parcel parcel = self.new_parcel(peer, True)
+        parcel.kept = kept
         parcel.nbytes = nbytes
         parcel.rest = self.comm.Irecv([memory_at(where, nbytes), MPI.BYTE], peer, self.tag + 3)
         return parcel

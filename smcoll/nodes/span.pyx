@@ -140,11 +140,13 @@ cdef class Span:
                             const Blocks *blocks) except -1:
         cdef Operands operands
         cdef size_t nbytes = blocks.begin[self.locals]
+        cdef const Plan *plan = self.node.ordered_plan("reduce_scatter", nbytes,
+                                                       not reduction.ordered)
         self.node.fill_operands(&operands, send, recv, nbytes // reduction.unit, reduction.unit,
                                 reduction.operation, 0)
         return self.node.carry_out_stage(
-            COLLECTIVE_REDUCE_SCATTER, self.next_stage(), self.total, &operands,
-            self.node.choose(COLLECTIVE_REDUCE_SCATTER, nbytes), <void *> blocks)
+            COLLECTIVE_REDUCE_SCATTER, self.next_stage(), self.total, &operands, plan,
+            <void *> blocks)
 
     cdef int scan(self, const Reduction *reduction, int collective) except -1:
         cdef Operands operands

@@ -17,6 +17,8 @@ cdef class SpanningEngine(Engine):
     cdef bint needs_memory(self, int collective, const Operands *operands) except -1
     cdef int agree_on_memory(self, uint64_t signature) except -1
     cdef int begin(self, uint64_t signature, uint64_t total) except -1
+    cdef int lock(self) except -1
+    cdef void begin_locked(self, uint64_t signature, uint64_t total)
     cdef compose(self, int collective, const Operands *operands, void *details)
     cdef end(self)
     cdef fail_everywhere(self, error)

@@ -64,8 +64,10 @@ cdef class SpanningEngine(Engine):
 
     cdef const Plan *ordered_plan(self, collective, size_t nbytes, bint commutes) except NULL:
         if collective == "allreduce" and not commutes:
-            # A name for its Reduce that can't keep the order is refused before anything happens.
+            # A name for a stage that can't keep the order is refused before anything happens.
             self.node.ordered_plan("reduce", nbytes, False)
+            if reducing.is_sliced(self.span, nbytes):
+                self.node.ordered_plan("reduce_scatter", nbytes, False)
         return Engine.ordered_plan(self, collective, nbytes, commutes)
 
     cdef bint holds(self, const Plan *plan, size_t element) noexcept:
@@ -90,14 +92,22 @@ cdef class SpanningEngine(Engine):
         cdef int64_t granted = 1
         if self.memory_agreed:
             return USE_MPI if self.data_refused else CARRIED_OUT
+        self.lock()
         self.node.patience = 1
         try:
             self.node.reserve_data()
         except SegmentError:
             pass                   # told by all ranks together
+        except BaseException as error:
+            if self.node.unusable:
+                self.fail_everywhere(error)
+            else:
+                unlock(&self.in_a_call)        # refused before anything was published
+            raise
         granted = not (self.node.data_refused or self.node.streams_refused)
-        self.begin(pack_signature(COLLECTIVE_RESERVE, 31, 63, 0, 0, 0, 0), 0)
         try:
+            # Its node's ranks are in this stage already.
+            self.begin_locked(pack_signature(COLLECTIVE_RESERVE, 31, 63, 0, 0, 0, 0), 0)
             operation.kernel = self.node.kernel_of(OP_MIN, TYPE_INT64)
             minimum.send = <const char *> &granted
             minimum.recv = <char *> &granted
@@ -127,20 +137,28 @@ cdef class SpanningEngine(Engine):
     cdef int begin(self, uint64_t signature, uint64_t total) except -1:
         """Before anything is published: what is wrong here stays here (DESIGN rule 13)."""
         cdef int status
-        if self.unusable:
-            self.refuse()
-        if not try_lock(&self.in_a_call):
-            raise Error("this communicator is in another collective already (a second thread, or "
-                        "a signal handler that calls it): one call at a time")
+        self.lock()
         if not self.continues:
             status = attend_between_calls(&self.node.team)
             if status != DONE:
                 unlock(&self.in_a_call)
                 raise self.node.attendant.take_failure()
+        self.begin_locked(signature, total)
+        return 0
+
+    cdef int lock(self) except -1:
+        """One call at a time, and none on a communicator that is given up."""
+        if self.unusable:
+            self.refuse()
+        if not try_lock(&self.in_a_call):
+            raise Error("this communicator is in another collective already (a second thread, or "
+                        "a signal handler that calls it): one call at a time")
+        return 0
+
+    cdef void begin_locked(self, uint64_t signature, uint64_t total):
         self.continues = False
         self.team.call += 1
         self.span.begin(self.team.call, signature, total)
-        return 0
 
     cdef end(self):
         unlock(&self.in_a_call)
@@ -150,6 +168,15 @@ cdef class SpanningEngine(Engine):
     cdef fail_everywhere(self, error):
         """This rank can't go on in a call that others are in: tell its node, and the others."""
         unlock(&self.in_a_call)
+        if self.closed:
+            # By a signal handler or another thread, in this call; the node's segment is unmapped.
+            if not MPI.Is_finalized():
+                self.span.network.call_back(self.span.scratches)
+                self.span.network.sound_alarm(
+                    Error(f"rank {self.team.rank} freed the communicator in a call"),
+                    self.team.rank, self.team.rank)
+            self.close_parts()
+            return
         if self.unusable:
             return
         self.unusable = True
