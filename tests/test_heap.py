@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -207,6 +208,44 @@ def test_threads_allocate_and_free_side_by_side():
     assert not failures
 
 
+MANY_MAKE_ONE = """
+import sys, threading
+import numpy as np, smcoll
+from smcoll import heap_arrays
+sys.setswitchinterval(1e-6)
+start, arrays = threading.Barrier(8), []
+def make():
+    start.wait()
+    arrays.append(smcoll.empty(20_000))
+threads = [threading.Thread(target=make) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+with open("/proc/self/maps") as maps:
+    assert sum("memfd:smcoll-heap" in line for line in maps) == 1
+assert all(smcoll.is_shared(array) for array in arrays)
+"""
+
+
+def test_threads_that_make_the_heap_at_once_make_one():
+    for _ in range(5):
+        subprocess.run([sys.executable, "-c", MANY_MAKE_ONE], check=True, timeout=60)
+
+
+def test_ctrl_c_while_the_heap_grows_is_not_lost(numpy_in_heap, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(smcoll.node, "memory_headroom", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        # Until the next look at the cgroup's limit.
+        kept = []
+        for _ in range(20):
+            kept.append(np.ones(1 << 20))
+        time.sleep(0)
+
+
 # ---------------------------------------------------------------------- fork
 
 
@@ -257,6 +296,22 @@ def test_a_forked_child_does_not_write_into_its_parents_arrays(numpy_in_heap):
 
     assert ended_well(in_child(action))
     assert not array.any() and (other == 1).all()
+
+
+def test_a_forked_child_of_many_arrays_has_copies_of_all(numpy_in_heap):
+    """More than a process may have mappings."""
+    with open("/proc/sys/vm/max_map_count") as limit:
+        count = min(int(limit.read()), 100_000) + 1000
+    arrays = [np.zeros(PAGE, "u1") for _ in range(count)]
+    assert smcoll.is_shared(arrays[-1])
+
+    def action():
+        for array in arrays:
+            array[0] = 7
+        return True
+
+    assert ended_well(in_child(action))
+    assert not any(array[0] for array in arrays)
 
 
 def test_a_grandchild_inherits_as_from_any_process(numpy_in_heap):
@@ -476,6 +531,18 @@ def test_a_set_up_that_is_interrupted_gives_back_what_it_had(comm_world, monkeyp
     assert budget.claimed == claimed
     with open("/proc/self/maps") as maps:
         assert sum("smcoll" in line for line in maps) == before
+    comm.Free()
+
+
+@pytest.mark.mpi(2)
+def test_making_an_array_waits_for_nobody(comm_world):
+    comm = smcoll.Comm(comm_world, smcoll.Config(heap=True))
+    if comm.rank == 0:
+        comm.send(smcoll.is_shared(smcoll.empty(LARGE, comm=comm)), 1)
+    else:
+        assert comm.recv(source=0)
+    comm.Barrier()
+    assert smcoll.is_shared(smcoll.empty(LARGE, comm=comm))
     comm.Free()
 
 

@@ -184,7 +184,8 @@ def test_three_levels():
 def test_every_algorithm_has_a_cost():
     missing = [(collective, name) for collective, names in ALGORITHMS.items() for name in names
                if (collective, name) not in costs.COSTS]
-    assert not missing
+    # Where arrays lie in shared heaps, measured limits choose it (docs/heap.md).
+    assert {name for _, name in missing} == {"shared_heap"}
 
 
 @pytest.mark.parametrize("key", costs.COSTS, ids="-".join)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from mpi4py import MPI
 from test_waiting import end_job, results
 
 import smcoll
+from smcoll.memory import budget
 from smcoll.nodes.placement import Placement, neighbours
 
 PLACEMENTS = {
@@ -274,6 +276,76 @@ def test_one_node_without_its_segment_sends_all_ranks_to_mpi(comm_world, monkeyp
     assert comm.engine is None and total[0] == 4
     assert "No space left" in comm.explain("allreduce", 8).reason
     comm.Free()
+
+
+@pytest.mark.mpi(4)
+def test_where_one_node_cannot_have_the_memory_every_call_is_right(comm_world, monkeypatch, capfd):
+    """The short stages of some calls need it over nodes, where on one they do not."""
+    monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank // 2))
+    rank, size = comm_world.rank, comm_world.size
+    comm = smcoll.Comm(comm_world, smcoll.Config(reduce="tiled"))
+    comm.Barrier()
+    if rank == 2:
+        def refuse(*arguments):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(budget, "claim", refuse)
+    for value in (1, "x" * 10_000):
+        assert comm.allgather((rank, value)) == [(peer, value) for peer in range(size)]
+        assert comm.bcast((rank, value), 1) == (1, value)
+    result = np.zeros(2)
+    comm.Reduce_scatter(np.ones(2 * size), result)
+    np.testing.assert_array_equal(result, size)
+    total = np.zeros(5000)
+    comm.Allreduce(np.ones(5000), total)
+    np.testing.assert_array_equal(total, size)
+    assert comm.engine.data_refused
+    comm.Free()
+
+
+@pytest.mark.mpi(4)
+def test_an_ordered_allreduce_does_not_take_a_reduce_scatter_that_reorders(comm_world,
+                                                                            monkeypatch):
+    monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank // 2))
+    comm = smcoll.Comm(comm_world, smcoll.Config(reduce_scatter="tree_one_stage", **SETTINGS))
+    op = MPI.Op.Create(lambda a, b, _: np.copyto(
+        np.frombuffer(b), 2 * np.frombuffer(a) + np.frombuffer(b)), commute=False)
+    count = 5000                  # sliced: above slice_above
+    with pytest.raises(ValueError, match="does not combine operands in rank order"):
+        comm.Allreduce(np.ones(count), np.zeros(count), op)
+    comm.Barrier()
+    op.Free()
+    comm.Free()
+
+
+@pytest.mark.mpi(4)
+def test_threads_that_make_communicators_of_one_group_do_not_mix_them(comm_world, monkeypatch):
+    if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+        pytest.skip("needs MPI_THREAD_MULTIPLE")
+    monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank // 2))
+    plain = [MPI.Intracomm.Dup(comm_world) for _ in range(6)]
+    comms = [smcoll.Comm(comm) for comm in plain]
+    first = smcoll.Comm(comm_world)
+    first.Barrier()               # makes what the others share
+    wrong = []
+
+    def work(number):
+        total = np.zeros(1)
+        for _ in range(50):
+            comms[number].Allreduce(np.full(1, 10.0 ** number), total)
+            if total[0] != comm_world.size * 10.0 ** number:
+                wrong.append((number, total[0]))
+
+    # Each rank's threads begin in another order.
+    threads = [threading.Thread(target=work, args=((i + comm_world.rank) % 6,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len({comm.engine.span.network.tag for comm in [first, *comms]}) == 7
+    for comm in [*comms, *plain, first]:
+        comm.Free()
 
 
 # ---------------------------------------------------------------------- errors
