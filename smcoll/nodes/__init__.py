@@ -1,6 +1,10 @@
 """Communicators that span nodes: shared memory inside each node, messages of MPI's between them.
 
-``placement`` says which rank is on which node, ``network`` carries messages between nodes while the
-rank waits in the one wait function, ``spanning`` composes each collective of the two, ``bundles``
-the messages between single ranks.
+- ``placement``: which rank is on which node.
+- ``network``: messages between nodes, while the rank waits in the one wait function.
+- ``span``: a collective's stages inside the node.
+- ``between``: Allreduce of one rank on each node.
+- ``reducing``, ``moving``, ``bundles``: the collectives, composed of stages and messages; bundles are
+  of messages between single ranks.
+- ``spanning``: the engine of such a communicator.
 """
