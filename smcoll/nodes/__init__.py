@@ -4,7 +4,7 @@
 - ``network``: messages between nodes, while the rank waits in the one wait function.
 - ``span``: a collective's stages inside the node.
 - ``between``: Allreduce of one rank on each node.
-- ``reducing``, ``moving``, ``bundles``: the collectives, composed of stages and messages; bundles are
-  of messages between single ranks.
+- ``reducing``, ``moving``, ``bundles``: the collectives, composed of stages and messages; bundles
+  are of messages between single ranks.
 - ``spanning``: the engine of such a communicator.
 """
