@@ -24,7 +24,8 @@ from smcoll.barrier cimport (
     COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_SCAN, COLLECTIVE_SCATTER, DONE, Team, begin_call,
 )
 from smcoll.cursor cimport Cursor, start_cursor
-from smcoll.engine cimport DATA_REGIONS, STREAMS, Engine, signature_of, stream_signature
+from smcoll.engine cimport Engine, signature_of, stream_signature
+from smcoll.memory cimport DATA_REGIONS, STREAMS
 from smcoll.kernels cimport OP_SUM, TYPE_INT64, Operation, reduction_kernel_for
 from smcoll.reduce_scatter cimport Blocks
 from smcoll.segment cimport Mapping

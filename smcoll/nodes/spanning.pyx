@@ -18,7 +18,8 @@ from smcoll.barrier cimport (
     pack_signature,
 )
 from smcoll.cursor cimport Cursor, copy_message
-from smcoll.engine cimport CARRIED_OUT, USE_MPI, Engine, Tally, stream_signature
+from smcoll.engine cimport Engine, Tally, stream_signature
+from smcoll.memory cimport CARRIED_OUT, USE_MPI
 from smcoll.kernels cimport OP_MIN, TYPE_INT64, Operation, element_size
 from smcoll.nodes cimport bundles, moving, reducing
 from smcoll.nodes.span cimport Reduction, Span
