@@ -6,8 +6,8 @@ from smcoll.barrier cimport NO_OPERATION, NO_TYPE, condition, pack_signature
 from smcoll.buffers cimport Specification
 from smcoll.cursor cimport Cursor
 from smcoll.kernels cimport Operation, reduction_kernel
-from smcoll.memory cimport MemberWithMemory
 from smcoll.reduce_scatter cimport Blocks
+from smcoll.reservation cimport MemberWithMemory
 from smcoll.streams cimport Exchange, Transfer
 from smcoll.trees cimport Tree
 

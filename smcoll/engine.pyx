@@ -18,9 +18,9 @@ from smcoll.barrier cimport (
 from smcoll.buffers cimport Specification, parse
 from smcoll.cursor cimport Cursor, start_cursor
 from smcoll.kernels cimport Operation, element_size, reduction_kernel, reduction_kernel_for
-from smcoll.memory cimport CARRIED_OUT, USE_MPI, MemberWithMemory
 from smcoll.operations cimport code_of_op
 from smcoll.reduce_scatter cimport Blocks
+from smcoll.reservation cimport CARRIED_OUT, USE_MPI, MemberWithMemory
 from smcoll.streams cimport (
     NEEDS_MEMORY, Exchange, Transfer, begin_exchange, complete_exchange,
 )

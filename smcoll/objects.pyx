@@ -27,8 +27,8 @@ from smcoll.barrier cimport (
 )
 from smcoll.cursor cimport start_cursor
 from smcoll.engine cimport Engine, stream_signature
-from smcoll.memory cimport USE_MPI
 from smcoll.messages cimport Gathered, Messages
+from smcoll.reservation cimport USE_MPI
 from smcoll.state cimport check_root, engine_of, own_mpi
 from smcoll.streams cimport Transfer
 

@@ -90,7 +90,8 @@ cdef class MemberWithMemory(Member):
 
     def reserve_data(self):
         """Reserve the data regions and the streams now, not at first use. Collective."""
-        cdef uint64_t signature = pack_signature(COLLECTIVE_RESERVE, NO_OPERATION, NO_TYPE, 0, 0, 0, 0)
+        cdef uint64_t signature = pack_signature(COLLECTIVE_RESERVE, NO_OPERATION, NO_TYPE, 0, 0,
+                                                 0, 0)
         # Where the first could not be had the second is left for when a call needs it.
         if self.reserve(DATA_REGIONS, signature, 0) == CARRIED_OUT:
             self.reserve(STREAMS, signature, 0)
