@@ -77,9 +77,14 @@ def explain_spanning(engine, collective, nbytes):
         return Explanation(collective, nbytes, "MPI", "MPI's own", {},
                            "the memory could not be reserved on all nodes")
     algorithm, parameters = engine.describe(collective, nbytes)
-    unheeded = engine.span.unheeded()
+    reasons = ["its ranks are on several nodes"]
+    if engine.span.unheeded():
+        reasons.append(engine.span.unheeded())
+    if engine.span.network.unwatched:
+        reasons.append("nobody watches whether other nodes vanish "
+                       f"({engine.span.network.unwatched})")
     return Explanation(collective, nbytes, "shared memory and network", algorithm, parameters,
-                       "its ranks are on several nodes" + (unheeded and f"; {unheeded}"))
+                       "; ".join(reasons))
 
 
 class Collectives(Reductions, Movement, Objects):

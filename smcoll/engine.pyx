@@ -125,6 +125,7 @@ cdef class Engine:
         self.team.attendant = <void *> self.attendant
         self.start = start
         self.patience = 1
+        self.roles = {}
         self.team.streaming_size = config.streaming_size
         self.team.direct_above = config.heap_threshold
         if mapping is not None:
@@ -465,8 +466,9 @@ cdef class Engine:
         if reason == POISON_MISMATCH:
             return MismatchError, self.explain_mismatch(call)
         if reason == POISON_PEER_DEAD:
-            return PeerError, (f"rank {self.name(blamed)} has died, as rank {self.name(rank)} "
-                               f"found, during {where}")
+            role = self.roles.get(self.name(blamed)) if blamed >= self.team.size else None
+            dead = f"rank {self.name(blamed)} has died" + (f", {role}" if role else "")
+            return PeerError, f"{dead}, as rank {self.name(rank)} found, during {where}"
         entry = self.published_call(rank, call)
         what = "a collective" if entry is None else describe_call(*entry)
         if reason == POISON_TIMEOUT:

@@ -28,6 +28,7 @@ from .nodes.network import Network, hidden_communicator
 from .nodes.placement import Placement
 from .nodes.span import ONE_NODE_ONLY, Span
 from .nodes.spanning import SpanningEngine
+from .nodes.watch import say_goodbye, watch_leaders
 from .segment import NONCE_BYTES, Mapping, remove_stale
 from .topology import domains
 
@@ -248,14 +249,26 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
         # Of this node alone: one that raised here would leave the others waiting.
         engine, problem = None, str(error)[:400]
     neighbours.Free()
-    records = gather(comm, {"problem": problem,
+    placed = tuple(place.node_of)
+    records = gather(comm, {"problem": problem, "watched": placed in hidden.watches,
                             "oversubscribed": engine is not None and engine.oversubscribed})
     problem = next((record["problem"] for record in records if record["problem"]), "")
     if problem:
         if engine is not None:
             engine.close()
         return None, problem
-    span = Span(engine, Network(hidden.comm, tag, engine, place), place, config, rank)
+    if config.watch_nodes and not all(record["watched"] for record in records):
+        try:
+            hidden.watches[placed] = watch_leaders(comm, gather, place, rank)
+        except BaseException:
+            engine.close()
+            raise
+        progress.before_finalize(say_goodbye)
+    watch, unwatched = None, "watch_nodes is off"
+    if config.watch_nodes:
+        watch, unwatched = hidden.watches[placed]
+    network = Network(hidden.comm, tag, engine, place, watch, unwatched)
+    span = Span(engine, network, place, config, rank)
     unheeded = span.unheeded()
     if unheeded and rank == 0:
         print(f"smcoll: {unheeded}; this communicator of {size} ranks is on {place.nodes} nodes",

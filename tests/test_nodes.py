@@ -21,6 +21,7 @@ from test_waiting import end_job, results
 
 import smcoll
 from smcoll.memory import budget
+from smcoll.nodes import connections, watch
 from smcoll.nodes.placement import Placement, neighbours
 
 PLACEMENTS = {
@@ -438,6 +439,132 @@ def test_a_death_is_told_to_the_other_node(tmp_path, victim, kinds):
             assert text.split()[0] in kinds and f"rank {victim}" in text, text
     finally:
         end_job(job)
+
+
+VANISH = """
+    import os, signal, sys, time
+    from mpi4py import MPI
+    world = MPI.COMM_WORLD
+    directory, nodes, victims, count, helper = sys.argv[1:6]
+    rank, victims, count = world.rank, [int(victim) for victim in victims], int(count)
+    os.environ["SMCOLL_NODE"] = nodes[rank]
+    import numpy as np
+    import smcoll
+    comm = smcoll.Comm(world)
+    comm.Allreduce(np.ones(count), np.ones(count))
+    pids = world.allgather(os.getpid())
+    launchers = set(world.allgather(os.getppid()))
+
+    def report(text):
+        with open(os.path.join(directory, f"rank-{rank}.part"), "w") as file:
+            file.write(text)
+        os.rename(file.name, os.path.join(directory, f"rank-{rank}"))
+
+    if rank == victims[0]:
+        if helper == "helper" and os.fork() == 0:
+            time.sleep(15)
+            os._exit(0)
+        time.sleep(0.3)
+        # mpiexec would end the job before anybody could notice: it is stopped.
+        for launcher in launchers:
+            os.kill(launcher, signal.SIGSTOP)
+        # Not one after the other: who is left for a moment would tell of the first.
+        for how in (signal.SIGSTOP, signal.SIGKILL):
+            for victim in reversed(victims):
+                if how != signal.SIGSTOP or victim != rank:
+                    os.kill(pids[victim], how)
+    if rank in victims or nodes[rank] == nodes[victims[0]]:
+        time.sleep(30)
+        os._exit(0)
+    began = time.monotonic()
+    try:
+        for _ in range(1000):
+            comm.Allreduce(np.ones(count), np.ones(count))
+            comm.Barrier()
+        report("no error")
+    except BaseException as error:
+        report(f"{time.monotonic() - began:.1f} s {type(error).__name__} {error}")
+    time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize("nodes, victims, count, helper", [
+    ("0011", "23", 1, "helper"),
+    ("00112", "23", 100_000, "no helper"),
+    # Its node lives on, but nobody there is in a call, who could tell.
+    ("0011", "2", 1, "no helper"),
+])
+def test_a_node_that_vanishes_is_named_at_once_without_a_timeout(tmp_path, nodes, victims, count,
+                                                                  helper):
+    job = programs.start_ranks(len(nodes), VANISH, tmp_path, nodes, victims, count, helper)
+    try:
+        others = [rank for rank in range(len(nodes)) if nodes[rank] != "1"]
+        found = results(tmp_path, others)
+        assert set(found) == set(others)
+        for text in found.values():
+            assert "PeerError rank 2 has died, the leader of ranks 2 and 3" in text, text
+            assert float(text.split()[0]) < 10, text
+    finally:
+        end_job(job)
+
+
+ENDS = """
+    import os, sys, time
+    from mpi4py import MPI
+    world = MPI.COMM_WORLD
+    rank, how = world.rank, sys.argv[1]
+    os.environ["SMCOLL_NODE"] = str(rank // 2)
+    import numpy as np
+    import smcoll
+    comm = smcoll.Comm(world, smcoll.Config(timeout=20))
+    gathered = np.zeros(4)
+    comm.Gather(np.zeros(1), gathered)
+    assert (comm.engine.span.network.leaders is None) == (rank % 2 == 1)
+    if rank == 1:
+        time.sleep(1.5)            # rank 0 waits for it, and looks
+    comm.Gather(np.full(1, float(rank)), gathered)
+    if rank == 0:
+        assert (gathered == range(4)).all()
+        # Nobody is left there but perhaps in MPI's own end.
+        assert comm.engine.span.network.leaders.look() == set()
+        print("gone, in good order:", sorted(comm.engine.span.network.leaders.connections))
+    if how == "free":
+        comm.Free()
+    if how == "finalize":
+        MPI.Finalize()
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "free", "finalize"])
+def test_an_end_in_good_order_is_no_death(how):
+    result = programs.run_ranks(4, ENDS, how)
+    assert result.returncode == 0, result.stderr
+    assert "gone, in good order: []" in result.stdout
+
+
+@pytest.mark.mpi(4)
+def test_leaders_that_can_not_be_connected_are_said_to(comm_world, monkeypatch):
+    monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank // 2))
+    monkeypatch.setattr(connections, "addresses", lambda: ["192.0.2.1"])     # nobody's
+    monkeypatch.setattr(watch, "CONNECT_WITHIN", 0.2)
+    monkeypatch.setattr(watch, "_unreachable", [])
+    group = comm_world.Create(comm_world.group.Excl([1]))       # one that nothing is known of
+    if group != MPI.COMM_NULL:
+        comm = smcoll.Comm(group)
+        total = np.zeros(1)
+        comm.Allreduce(np.ones(1), total)
+        assert total[0] == 3 and comm.engine.span.network.leaders is None
+        assert re.search(r"vanish \(rank \d: no connection to 1 of 1",
+                         comm.explain("bcast", 8).reason)
+        # A group that holds such a rank does not try again.
+        monkeypatch.setattr(watch, "CONNECT_WITHIN", 1e6)
+        two = group.Create(group.group.Incl([0, 1]))
+        if two != MPI.COMM_NULL:
+            pair = smcoll.Comm(two)
+            assert "vanish" in pair.explain("bcast", 8).reason
+            pair.Free()
+        comm.Free()
+        group.Free()
 
 
 FUZZER = (Path(__file__).parent / "differential.py").read_text()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+from ..calls import in_words
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -54,6 +56,14 @@ class Placement:
     def in_rank_order(self) -> bool:
         """Whether the nodes, one after the other, hold the ranks in their order."""
         return [rank for node in self.members for rank in node] == list(range(len(self.names)))
+
+    def role(self, leader: int) -> str:
+        """What the lowest rank of a node is there, in words."""
+        members = self.members[self.node_of[leader]]
+        host = str(self.names[leader]).split(" ")[0]
+        if len(members) == 1:
+            return f"the only one on {host}"
+        return f"the leader of {in_words(members)} on {host}"
 
     def counterpart(self, rank: int, node: int) -> int:
         """The rank of ``node`` that exchanges long messages with ``rank``."""

@@ -45,11 +45,13 @@ cdef class SpanningEngine(Engine):
         self.node = span.node
         self.team.layout = self.node.team.layout
         self.node.names = list(span.place.members[span.mine])
+        self.node.roles = {members[0]: span.place.role(members[0])
+                           for members in span.place.members}
         node_watch = self.node.attendant.watch
         network = span.network
 
         def watch(rank, seconds):
-            network.look_for_alarm()
+            network.look_around()
             return node_watch(rank, seconds)
 
         self.node.attendant.watch = watch
