@@ -73,7 +73,7 @@ def explain_spanning(engine, collective, nbytes):
     if collective in ("scan", "exscan") and not engine.in_rank_order:
         return Explanation(collective, nbytes, "MPI", "MPI's own", {},
                            "the nodes do not hold the ranks in their order")
-    if engine.data_refused and collective != "barrier":
+    if engine.data_refused and not engine.is_inline(collective, 0, nbytes):
         return Explanation(collective, nbytes, "MPI", "MPI's own", {},
                            "the memory could not be reserved on all nodes")
     algorithm, parameters = engine.describe(collective, nbytes)
