@@ -230,8 +230,9 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
         def make_engine() -> None:
             nonlocal engine
             engine = Engine(mapping, config, rank, size, oversubscribed, instructions,
-                            progress.poke, budget, places=[fact["place"] for fact in facts],
-                            heaps=heaps)
+                            progress.poke, budget, places=[fact["place"] for fact in facts])
+            if heaps is not None:
+                engine.use_heaps(heaps)
             engine.use(select.decide(config, size, oversubscribed, len(engine.domains), table,
                                      heaps is not None))
 

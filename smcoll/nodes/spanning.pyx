@@ -18,12 +18,13 @@ from smcoll.barrier cimport (
     pack_signature,
 )
 from smcoll.cursor cimport Cursor, copy_message
-from smcoll.engine cimport CARRIED_OUT, USE_MPI, Engine, Tally, stream_signature
+from smcoll.engine cimport Engine, Tally, stream_signature
 from smcoll.kernels cimport OP_MIN, TYPE_INT64, Operation, element_size
 from smcoll.nodes cimport bundles, moving, reducing
 from smcoll.nodes.span cimport Reduction, Span
 from smcoll.operations cimport LocalReduction
 from smcoll.reduce_scatter cimport Blocks
+from smcoll.reservation cimport CARRIED_OUT, USE_MPI
 from smcoll.streams cimport Transfer
 
 from mpi4py import MPI
