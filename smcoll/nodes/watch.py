@@ -146,7 +146,11 @@ def _open_door(number: int) -> tuple[Door, dict]:
     if _unreachable:
         raise OSError(_unreachable[0])
     door = Door(number)
-    return door, door.record()
+    try:
+        return door, door.record()
+    except OSError:
+        door.close()
+        raise
 
 
 def _first_problem(records: list[dict]) -> str | None:
