@@ -20,6 +20,7 @@ cdef class Member:
     cdef bint unusable         # failed or closed
     cdef bint warned
     cdef int64_t looked_at_all     # when a wait last looked at all ranks' lives (monotonic ns)
+    cdef object roles          # of other nodes' leaders, by the rank, in words: for messages
     cdef list names            # of a node's ranks, as the communicator that spans it numbers them
     cdef double patience       # times the set timeout: who waits for a waiting rank gives up later
     cdef object outside        # ranks of another node that this one waits for

@@ -63,6 +63,7 @@ cdef class Member:
         self.instruction_set = instruction_set
         self.start = start
         self.patience = 1
+        self.roles = {}
         self.domains = Domains(places or [()] * size)
         self.team.rank = rank
         self.team.size = size
@@ -340,8 +341,9 @@ cdef class Member:
         if reason == POISON_MISMATCH:
             return MismatchError, self.explain_mismatch(call)
         if reason == POISON_PEER_DEAD:
-            return PeerError, (f"rank {self.name(blamed)} has died, as rank {self.name(rank)} "
-                               f"found, during {where}")
+            role = self.roles.get(self.name(blamed)) if blamed >= self.team.size else None
+            dead = f"rank {self.name(blamed)} has died" + (f", {role}" if role else "")
+            return PeerError, f"{dead}, as rank {self.name(rank)} found, during {where}"
         entry = self.published_call(rank, call)
         what = "a collective" if entry is None else describe_call(*entry)
         if reason == POISON_TIMEOUT:
