@@ -108,23 +108,28 @@ class Hosts:
         program.write_text(textwrap.dedent(source))
         names = self.names[1:len(ranks) + 1]
         slots = ",".join(f"{name}:{count}" for name, count in zip(names, ranks, strict=True))
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        variables = launch.outer_environment() | {
-            "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1",
-            "HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": str(self.folder / "agent"),
-            "PRTE_MCA_plm_ssh_agent": str(self.folder / "agent"),
-            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            "PRTE_MCA_prte_tmpdir_base": str(self.folder)}
-        variables.pop("PRTE_MCA_rmaps_default_mapping_policy", None)
         options = ["-hosts", slots]
         if info.family == launch.OPEN_MPI:
             # Unbound, since both hosts would bind their first rank to the same CPU.
-            options = ["--host", slots, "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl",
-                       "self,sm,tcp", "--mca", "osc", "^ucx", "--mca", "mpi_yield_when_idle", "1",
+            options = ["--host", slots, "--bind-to", "none",
                        "-x", "PYTHONPATH", "-x", "OPENBLAS_NUM_THREADS"]
+        return self.run([info.mpiexec, *options, "-n", str(sum(ranks)), sys.executable, "-m",
+                         "mpi4py", str(program), *map(str, arguments)], timeout=timeout)
+
+    def run(self, argv: list[str], timeout: float = 60) -> subprocess.CompletedProcess:
+        """Run a program on ``n0``, which may start jobs on the hosts."""
+        agent = str(self.folder / "agent")
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        variables = launch.outer_environment() | {
+            "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1",
+            "HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": agent,
+            "I_MPI_HYDRA_BOOTSTRAP": "ssh", "I_MPI_HYDRA_BOOTSTRAP_EXEC": agent,
+            "PRTE_MCA_plm_ssh_agent": agent, "PRTE_MCA_prte_tmpdir_base": str(self.folder),
+            "PRTE_MCA_hwloc_default_binding_policy": "none",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp", "OMPI_MCA_osc": "^ucx",
+            "OMPI_MCA_mpi_yield_when_idle": "1"}
+        variables.pop("PRTE_MCA_rmaps_default_mapping_policy", None)
         return subprocess.run(
-            [*ENTER, "-t", str(self.pid("n0")), f"--wd={self.folder}", info.mpiexec, *options,
-             "-n", str(sum(ranks)), sys.executable, "-m", "mpi4py", str(program),
-             *map(str, arguments)],
-            env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=timeout, check=False)
+            [*ENTER, "-t", str(self.pid("n0")), f"--wd={self.folder}", *argv], env=variables,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False)

@@ -8,6 +8,8 @@ from pathlib import Path
 import hosts
 import pytest
 
+from smcoll import launch, mpi_settings
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(hosts.problem() is not None, reason=f"hosts: {hosts.problem()}"),
@@ -78,3 +80,35 @@ def test_what_crosses_the_network_grows_with_nodes_not_with_ranks():
     assert few["allreduce"][1] == many["allreduce"][1] == 2
     assert [rows["dissemination"][1] for rows in (few, many, four)] == [2, 2, 8]
     assert many["allreduce"][0] < 2 * few["allreduce"][0]
+
+
+def test_compare_starts_its_ranks_on_hosts(tmp_path):
+    settings = mpi_settings.settings(launch.mpi_info().family, several_nodes=True)
+    with hosts.Hosts(2) as several:
+        (several.folder / "list").write_text("n1 slots=2\nn2:1\n")
+        for setting in settings:
+            result = several.run(launch.own_command(
+                "compare", "--hostfile", str(several.folder / "list"), "--mpi-setting", setting,
+                "--sizes", "8", "--collectives", "bcast,allreduce", "--budget", "0.02", "-r", "2",
+                "--no-point-to-point", "--json", str(tmp_path / "out.json")))
+            assert result.returncode == 0, result.stdout + result.stderr
+            assert "3 ranks on 2 nodes (2, 1)" in result.stdout
+            record = json.loads((tmp_path / "out.json").read_text())
+            nodes = record["meta"]["jobs"][0]["nodes"]
+            assert [(node["host"], node["ranks"]) for node in nodes] == [
+                ("n1", [0, 1]), ("n2", [2])]
+            assert {row["path"] for row in record["rows"]} == {"shared memory and network"}
+            assert all(row["valid"] for row in record["rows"])
+
+
+def test_run_starts_a_program_on_hosts():
+    with hosts.Hosts(2) as several:
+        program = several.folder / "program.py"
+        program.write_text("from mpi4py import MPI\nimport os, sys\n"
+                           "found = MPI.COMM_WORLD.allgather((os.uname().nodename, "
+                           "os.environ.get('SMCOLL_SPIN')))\n"
+                           "MPI.COMM_WORLD.rank == 0 and print(found, sys.argv[1:])\n")
+        result = several.run(["env", "SMCOLL_SPIN=5", *launch.own_command(
+            "run", "--hosts", "n1,n2", "-n", "3", str(program), "a")])
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "[('n1', '5'), ('n1', '5'), ('n2', '5')] ['a']" in result.stdout

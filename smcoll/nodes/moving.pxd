@@ -4,3 +4,4 @@ from smcoll.nodes.span cimport Span
 cdef int bcast(Span span, char *buffer, size_t nbytes, int root) except -1
 cdef int allgather(Span span, Gathering *blocks) except -1
 cdef bint is_bundled(Span span, size_t longest) except -1
+cdef bint is_chained(Span span, size_t nbytes) except -1
