@@ -306,6 +306,7 @@ def test_a_job_that_fails_is_reported(tmp_path):
     (["-k", "first"], "rotate"),
     (["--mpi-setting", "turbo"], "turbo"),
     (["--mpi-setting", "han"], "on one host"),
+    (["--topology", "core:2"], "is for --by-level"),
     (["--hosts", "h1:x"], "is no host"),
     (["--hosts", "h1,h2"], "-n is needed"),
     (["--hosts", "h1:2", "-n", "4"], "the hosts take 2 ranks"),
@@ -465,6 +466,27 @@ def test_sweep_figure_has_time_against_size_and_against_radix(swept):
 def test_sweep_refuses_bad_options(arguments, text):
     result = smcoll("sweep", *arguments, code=2)
     assert text in " ".join(result.stderr.replace("│", " ").split())
+
+
+# ---------------------------------------------------------------------- compare --by-level
+
+
+def test_by_level_measures_every_algorithm_of_the_tuned_component(tmp_path):
+    if launch.mpi_info().family != launch.OPEN_MPI:
+        assert "tuned component" in smcoll("compare", "--by-level", code=2).stderr
+        return
+    result = smcoll("compare", "--by-level", "-n", 4, "--topology", "package:2 core:2", "--sizes",
+                    "8", "--budget", 0.005, "-r", 2, "--json", tmp_path / "out.json")
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    common = ["linear", "chain", "pipeline"]
+    assert [row["algorithm"] for row in rows if row["collective"] == "bcast"] == [
+        *common, "split_binary", "binary", "binomial"]
+    assert [row["algorithm"] for row in rows if row["collective"] == "reduce"] == [
+        *common, "binary", "binomial", "in_order_binary"]
+    assert all(row["valid"] for row in rows)
+    assert all(row["predicted_native_us"] > 0 and row["predicted_by_level_us"] > 0
+               for row in rows)
+    assert "level 1 of 2 ranks, level 2 of 2 ranks" in " ".join(result.stdout.split())
 
 
 # ---------------------------------------------------------------------- sweep-nodes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import hosts
@@ -14,6 +15,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(hosts.problem() is not None, reason=f"hosts: {hosts.problem()}"),
 ]
+MACHINE = "package:2 l3:2 core:2"
 FUZZER = (Path(__file__).parent / "differential.py").read_text()
 
 COUNT = """
@@ -112,3 +114,20 @@ def test_run_starts_a_program_on_hosts():
             "run", "--hosts", "n1,n2", "-n", "3", str(program), "a")])
     assert result.returncode == 0, result.stdout + result.stderr
     assert "[('n1', '5'), ('n1', '5'), ('n2', '5')] ['a']" in result.stdout
+
+
+@pytest.mark.parametrize("name, options", [
+    ("matvec", ["--size", "24", "--iterations", "5"]),
+    ("barnes_hut", ["--bodies", "20000", "--capacity", "20"]),
+    ("vectors", ["--doubles", "1,7000", "--iterations", "2", "--topology", MACHINE]),
+    ("summa", ["--size", "48", "--block", "2", "--rows", "1", "--topology", MACHINE]),
+])
+def test_applications_give_the_same_on_hosts(name, options, tmp_path):
+    with hosts.Hosts(2) as several:
+        result = several.run([sys.executable, "-m", f"smcoll.apps.{name}", "--hosts", "n1:4,n2:4",
+                              *options, "-r", "1", "--json", str(tmp_path / "out.json")])
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert rows and all(row["valid"] and row["ranks"] == 8 for row in rows)
+    if MACHINE in options:
+        assert "level 3 of" in result.stdout

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from .. import floor, launch, mpi_settings
+from . import by_level as levels
 from . import jobs, options, output, peers, selection
 from .compare_job import CompareTask
 
@@ -58,6 +59,14 @@ def compare_command(
         "--mpi-setting", help="How MPI is set; default: as it comes. Open MPI: coll_sm (its "
         "shared-memory component), over several hosts han (its hierarchical collectives) and tuned "
         "(without them). MPICH: serialized.")] = "default",
+    by_level: Annotated[bool, typer.Option(
+        "--by-level", help="Something else: Open MPI's Bcast and Reduce by each algorithm of its "
+        "tuned component, on all ranks at once and in a loop over hardware levels, with the times "
+        "that Hockney's model predicts (Goglin et al. 2018, 7.2).")] = False,
+    topology: Annotated[str, typer.Option(
+        metavar="DESCRIPTION", show_default="this machine, or one made up where it has no levels",
+        help='With --by-level: a made-up machine such as "package:2 l3:2 core:2", rank i on CPU '
+        "i.")] = "",
     peer_environments: Annotated[str, typer.Option(
         "--peers", metavar="ENV[,ENV...]",
         help="Python environments with smcoll and another MPI each: measure in all of them, in "
@@ -76,6 +85,19 @@ def compare_command(
     a result of smcoll's was wrong. Started under mpiexec, it measures with the ranks of that job,
     on however many nodes they are.
     """
+    where = jobs.Where(layout, selection.hosts(hosts, host_file))
+    if plot_file is not None:
+        output.require_matplotlib()
+    if topology and not by_level:
+        raise typer.BadParameter("--topology is for --by-level")
+    if by_level:
+        record = levels.compare_by_level(
+            selection.rank_counts(ranks, where.hosts), where, topology,
+            selection.sizes(sizes, factor, size_list),
+            {"budget": budget, "repetitions": repetitions, "iterations": iterations,
+             "warmup": warmup, "validate": validate, "root": 0})
+        output.finish(record, json_file, csv_file, plot_file, levels.plot)
+        return
     names = selection.collectives(collectives)
     dtype = selection.element_type(element)
     limit = selection.bytes_list("-M", memory)[0] if memory else (
@@ -86,11 +108,8 @@ def compare_command(
          "validate": validate, "dtype": dtype.name, "root": selection.root(root)},
         selection.algorithms(algorithms, names), limit, selection.thread_level(thread_level),
         heap=heap)
-    if plot_file is not None:
-        output.require_matplotlib()
     limits = selection.limits(limits_file) if limits_file else None
     console = output.wide_console()
-    where = jobs.Where(layout, selection.hosts(hosts, host_file))
     if peer_environments:
         if launch.under_mpiexec():
             raise typer.BadParameter("--peers starts jobs of its own: not under mpiexec")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 
+from .by_level_job import LevelsTask
 from .compare_job import CompareTask
 from .run_program import end_job
 from .sweep_job import SweepTask
 from .sweep_nodes_job import NodesTask
 from .tune_job import TuneTask
 
-TASKS = {task.kind: task for task in (CompareTask, NodesTask, SweepTask, TuneTask)}
+TASKS = {task.kind: task for task in (CompareTask, LevelsTask, NodesTask, SweepTask, TuneTask)}
 
 # In front of each record on rank 0's standard output (RFC 7464): libraries print there, too.
 RECORD_MARK = "\x1e"

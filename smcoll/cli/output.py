@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import typer
@@ -181,10 +181,14 @@ def curves_of(rows: list[dict]) -> dict[str, list[dict]]:
     return curves
 
 
-def draw_curves(panel, curves: dict[str, list[dict]]) -> None:
-    """Time against size, log-log; bands: slowest and fastest block."""
-    for number, (name, points) in enumerate(curves.items()):
-        style = STYLES[number % len(STYLES)]
+def draw_curves(panel, curves: dict[str, list[dict]], names: Sequence[str] = ()) -> None:
+    """Time against size, log-log; bands: slowest and fastest block.
+
+    ``names``: of all panels' curves, so that a name looks the same in each.
+    """
+    names = list(dict.fromkeys([*names, *curves]))
+    for name, points in curves.items():
+        style = STYLES[names.index(name) % len(STYLES)]
         sizes = [point["bytes"] for point in points]
         panel.plot(sizes, [point["us"] for point in points], label=name, markersize=4, **style)
         panel.fill_between(sizes, [point["min"] for point in points],

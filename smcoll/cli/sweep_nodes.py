@@ -152,29 +152,30 @@ def plot(file, rows: list[dict], title: str) -> None:
     against = [("barrier", 0)] if any(row["collective"] == "barrier" for row in rows) else []
     against += [("allreduce", nbytes) for nbytes in dict.fromkeys(ends[:1] + ends[-1:])]
     above = jobs_ if vectors else []
+    names = list(output.curves_of(rows))
     figure, panels = output.new_figure(2 if above else 1, max(len(above), len(against)), title)
     for panel in panels.flat:
         panel.set_visible(False)
     for panel, (ranks, nodes) in zip(panels[0], above, strict=False):
         here = [row for row in vectors if (row["ranks"], row["nodes"]) == (ranks, nodes)]
         panel.set_visible(True)
-        output.draw_curves(panel, output.curves_of(here))
+        output.draw_curves(panel, output.curves_of(here), names)
         panel.set_title(f"allreduce, {ranks} ranks on {nodes} nodes", fontsize="small")
     for panel, (collective, nbytes) in zip(panels[-1], against, strict=False):
         panel.set_visible(True)
         here = [row for row in rows if (row["collective"], row["bytes"]) == (collective, nbytes)]
-        draw_against_ranks(panel, here)
+        draw_against_ranks(panel, here, names)
         panel.set_title(collective + (f" of {nbytes} bytes" if nbytes else ""), fontsize="small")
     figure.savefig(file, dpi=150)
 
 
-def draw_against_ranks(panel, rows: list[dict]) -> None:
+def draw_against_ranks(panel, rows: list[dict], names: list[str]) -> None:
     """Time against ranks, log-log, a curve for each form; nodes are named below the ranks."""
     places = sorted({(row["ranks"], row["nodes"]) for row in rows})
     # Ranks alone do not tell jobs apart where the same number is on more nodes.
     against = "ranks" if len({ranks for ranks, _ in places}) == len(places) else "nodes"
     curves = output.curves_of([row | {"bytes": row[against]} for row in rows])
-    output.draw_curves(panel, curves)
+    output.draw_curves(panel, curves, names)
     ticks = {row[against]: f"{row[against]}\n({row['nodes']} nodes)" if against == "ranks"
              else str(row[against]) for row in rows}
     panel.set_xticks(sorted(ticks), [ticks[number] for number in sorted(ticks)])
