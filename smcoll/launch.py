@@ -270,15 +270,15 @@ def command(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (
         raise LaunchError(info.problem)
     if hosts and layout:
         raise LaunchError(f"layout {layout!r} binds ranks of this machine, not of other hosts")
-    added = environment or {}
-    environment = outer_environment() | added
-    options, on_one = _on_hosts(info.family, hosts, ranks, carried(environment, added))
+    added = dict(environment or {})
+    variables = outer_environment() | added
+    options, on_one = _on_hosts(info.family, hosts, ranks, carried(variables, added))
     cpus = place(layout, ranks) if layout else None
     listed = ",".join(map(str, cpus or ()))
     if info.family == OPEN_MPI:
-        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         if session_directory is not None:
-            environment.setdefault("PRTE_MCA_prte_tmpdir_base", str(session_directory))
+            variables.setdefault("PRTE_MCA_prte_tmpdir_base", str(session_directory))
         if cpus:
             options += ["--map-by", f"pe-list={listed}:ordered"]
         elif crowded(on_one):
@@ -288,11 +288,11 @@ def command(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (
         if cpus:
             options += ["-bind-to", f"user:{listed}"]
     elif cpus:
-        environment |= {"I_MPI_PIN": "on", "I_MPI_PIN_PROCESSOR_LIST": listed}
+        variables |= {"I_MPI_PIN": "on", "I_MPI_PIN_PROCESSOR_LIST": listed}
     elif crowded(on_one):
         # Several ranks pinned to one core could not use another that is idle.
-        environment.setdefault("I_MPI_PIN", "off")
-    return [info.mpiexec, *options, *extra_options, "-n", str(ranks), *argv], environment
+        variables.setdefault("I_MPI_PIN", "off")
+    return [info.mpiexec, *options, *extra_options, "-n", str(ranks), *argv], variables
 
 
 def _on_hosts(family: str, hosts: Sequence[Host], ranks: int,
