@@ -8,8 +8,10 @@ ours.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -100,24 +102,34 @@ class Hosts:
         """Run a line of shell on a host."""
         subprocess.run([*ENTER, "-t", str(self.pid(name)), "sh", "-c", command], check=True)
 
-    def run_ranks(self, ranks: list[int], source: str, *arguments,
-                  timeout: float = 60) -> subprocess.CompletedProcess:
-        """Run a Python program, given as source text, on so many ranks of each host."""
+    def command(self, ranks: list[int], source: str, *arguments,
+                outlives_its_dead: bool = False) -> tuple[list[str], dict[str, str]]:
+        """(command, environment) of a Python program, given as source text, on so many ranks of
+        each host.
+
+        ``outlives_its_dead``: the launcher leaves the other ranks alone when one dies.
+        """
         info = launch.mpi_info()
         program = self.folder / "program.py"
         program.write_text(textwrap.dedent(source))
         names = self.names[1:len(ranks) + 1]
         slots = ",".join(f"{name}:{count}" for name, count in zip(names, ranks, strict=True))
         options = ["-hosts", slots]
+        runner = [sys.executable, *([] if outlives_its_dead else ["-m", "mpi4py"])]
         if info.family == launch.OPEN_MPI:
-            # Unbound, since both hosts would bind their first rank to the same CPU.
-            options = ["--host", slots, "--bind-to", "none",
-                       "-x", "PYTHONPATH", "-x", "OPENBLAS_NUM_THREADS"]
-        return self.run([info.mpiexec, *options, "-n", str(sum(ranks)), sys.executable, "-m",
-                         "mpi4py", str(program), *map(str, arguments)], timeout=timeout)
+            options = ["--host", slots, "-x", "PYTHONPATH", "-x", "OPENBLAS_NUM_THREADS",
+                       *(["--enable-recovery"] if outlives_its_dead else [])]
+        elif outlives_its_dead:
+            # A shell around each rank lives on: the proxy sees nothing.
+            runner = ["sh", "-c", '"$0" "$@" || exec sleep 100', *runner]
+        return self.on_first([info.mpiexec, *options, "-n", str(sum(ranks)), *runner, str(program),
+                              *map(str, arguments)])
 
-    def run(self, argv: list[str], timeout: float = 60) -> subprocess.CompletedProcess:
-        """Run a program on ``n0``, which may start jobs on the hosts."""
+    def on_first(self, argv: list[str]) -> tuple[list[str], dict[str, str]]:
+        """(command, environment) that run a program on ``n0``, which may start jobs on the hosts.
+
+        Open MPI's ranks are unbound, since all hosts would bind their first one to the same CPU.
+        """
         agent = str(self.folder / "agent")
         path = os.pathsep.join(entry for entry in sys.path if entry)
         variables = launch.outer_environment() | {
@@ -130,6 +142,37 @@ class Hosts:
             "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp", "OMPI_MCA_osc": "^ucx",
             "OMPI_MCA_mpi_yield_when_idle": "1"}
         variables.pop("PRTE_MCA_rmaps_default_mapping_policy", None)
-        return subprocess.run(
-            [*ENTER, "-t", str(self.pid("n0")), f"--wd={self.folder}", *argv], env=variables,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False)
+        return [*ENTER, "-t", str(self.pid("n0")), f"--wd={self.folder}", *argv], variables
+
+    def run_ranks(self, ranks: list[int], source: str, *arguments,
+                  timeout: float = 60) -> subprocess.CompletedProcess:
+        """Run such a program to its end."""
+        return self.finish(*self.command(ranks, source, *arguments), timeout)
+
+    def run(self, argv: list[str], timeout: float = 60) -> subprocess.CompletedProcess:
+        """Run a program on ``n0`` to its end."""
+        return self.finish(*self.on_first(argv), timeout)
+
+    def finish(self, command: list[str], variables: dict[str, str],
+               timeout: float) -> subprocess.CompletedProcess:
+        """Wait for the end of what ``command`` and ``on_first`` describe."""
+        return subprocess.run(command, env=variables, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=timeout, check=False)
+
+    def processes(self, name: str) -> list[int]:
+        """Process ids of a host: all that live in its network namespace but its shell."""
+        ours = os.stat(f"/proc/{self.pid(name)}/ns/net").st_ino
+        found = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and os.stat(entry / "ns/net").st_ino == ours:
+                    found.append(int(entry.name))
+        shells = {shell.pid for shell in self.shells}
+        return [pid for pid in found if pid != self.pid(name) and pid not in shells]
+
+    def end_processes(self) -> None:
+        """End what jobs have left on the hosts."""
+        for name in self.names:
+            for pid in self.processes(name):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
