@@ -82,7 +82,7 @@ def measure(arguments: argparse.Namespace, sizes: list[int]) -> list[dict]:
         program = compile_program(folder)
         for _ in range(arguments.rounds):
             openmp = run_openmp(program, arguments.ranks, sizes, arguments.budget / 2)
-            ours, _ = jobs.run_job(task, arguments.ranks, None, {}, lambda row: None)
+            ours, _ = jobs.run_job(task, arguments.ranks, jobs.Where(), {}, lambda row: None)
             rounds.append([(openmp[row["bytes"]], row) for row in ours])
     return [make_row(list(of_size)) for of_size in zip(*rounds, strict=True)]
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import node
+from .hosts import Host, carried, share
 
 OPEN_MPI, MPICH, INTEL_MPI = "openmpi", "mpich", "intelmpi"
 TITLES = {OPEN_MPI: "Open MPI", MPICH: "MPICH", INTEL_MPI: "Intel MPI"}
@@ -248,44 +249,66 @@ def crowded(ranks: int) -> bool:
 
 
 def command(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (),
-            layout: str | None = None, info: MPIInfo | None = None,
+            layout: str | None = None, hosts: Sequence[Host] = (), info: MPIInfo | None = None,
             session_directory: str | os.PathLike | None = None,
-            ) -> tuple[list[str], dict[str, str]]:
+            environment: Mapping[str, str] | None = None) -> tuple[list[str], dict[str, str]]:
     """(arguments, environment) that start ``argv`` on ``ranks`` ranks of this machine.
 
     It works as root and with more ranks than cores. ``layout`` binds the ranks (see ``place``);
     without it the launcher's own default holds, and nothing is bound where ranks outnumber cores.
+    ``hosts``: on these instead, by the launcher's own means (ssh, or what its settings say); they
+    need what ``argv`` names at the same paths, and are taken to have as many cores as this one.
     ``session_directory``: where Open MPI keeps a job's files. By default it names them after
     mpiexec's process id, and a later one with the same id can't start beside what a killed job
     left there ("listener thread failed to start").
+    ``environment``: added to the ranks'.
     """
     if ranks < 1:
         raise LaunchError(f"{ranks} ranks: at least one is needed")
     info = mpi_info() if info is None else info
     if info.mpiexec is None:
         raise LaunchError(info.problem)
-    environment = outer_environment()
-    options: list[str] = []
+    if hosts and layout:
+        raise LaunchError(f"layout {layout!r} binds ranks of this machine, not of other hosts")
+    added = dict(environment or {})
+    variables = outer_environment() | added
+    options, on_one = _on_hosts(info.family, hosts, ranks, carried(variables, added))
     cpus = place(layout, ranks) if layout else None
     listed = ",".join(map(str, cpus or ()))
     if info.family == OPEN_MPI:
-        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         if session_directory is not None:
-            environment.setdefault("PRTE_MCA_prte_tmpdir_base", str(session_directory))
+            variables.setdefault("PRTE_MCA_prte_tmpdir_base", str(session_directory))
         if cpus:
-            options = ["--map-by", f"pe-list={listed}:ordered"]
-        elif crowded(ranks):
-            options = ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+            options += ["--map-by", f"pe-list={listed}:ordered"]
+        elif crowded(on_one):
+            options += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
     elif info.family == MPICH:
         # MPICH binds nothing by itself and takes any number of ranks.
         if cpus:
-            options = ["-bind-to", f"user:{listed}"]
+            options += ["-bind-to", f"user:{listed}"]
     elif cpus:
-        environment |= {"I_MPI_PIN": "on", "I_MPI_PIN_PROCESSOR_LIST": listed}
-    elif crowded(ranks):
+        variables |= {"I_MPI_PIN": "on", "I_MPI_PIN_PROCESSOR_LIST": listed}
+    elif crowded(on_one):
         # Several ranks pinned to one core could not use another that is idle.
-        environment.setdefault("I_MPI_PIN", "off")
-    return [info.mpiexec, *options, *extra_options, "-n", str(ranks), *argv], environment
+        variables.setdefault("I_MPI_PIN", "off")
+    return [info.mpiexec, *options, *extra_options, "-n", str(ranks), *argv], variables
+
+
+def _on_hosts(family: str, hosts: Sequence[Host], ranks: int,
+              variables: Sequence[str]) -> tuple[list[str], int]:
+    """(mpiexec's options for these hosts, the most ranks that one of them gets)."""
+    if not hosts:
+        return [], ranks
+    try:
+        shares = share(hosts, ranks)
+    except ValueError as error:
+        raise LaunchError(str(error)) from None
+    listed = ",".join(f"{name}:{count}" for name, count in shares)
+    most = max(count for _, count in shares)
+    if family != OPEN_MPI:
+        return ["-hosts", listed], most  # Hydra carries the whole environment
+    return ["--host", listed, *(word for name in variables for word in ("-x", name))], most
 
 
 _C = ctypes.CDLL(None)
@@ -301,17 +324,20 @@ def end_with_parent() -> None:
 
 @contextlib.contextmanager
 def job(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (),
-        layout: str | None = None, environment: Mapping[str, str] | None = None,
+        layout: str | None = None, hosts: Sequence[Host] = (),
+        environment: Mapping[str, str] | None = None,
         **popen) -> Iterator[subprocess.Popen]:
     """A running job; ended, ranks and all, when the block is left by an exception.
 
     ``environment`` is added to the job's; further arguments go to ``subprocess.Popen``.
     """
     with tempfile.TemporaryDirectory(prefix="smcoll-job-", ignore_cleanup_errors=True) as session:
-        arguments, job_environment = command(ranks, argv, extra_options=extra_options,
-                                             layout=layout, session_directory=session)
-        with subprocess.Popen(arguments, env=job_environment | (environment or {}),
-                              preexec_fn=end_with_parent, **popen) as process:
+        arguments, job_environment = command(
+            ranks, argv, extra_options=extra_options, layout=layout, hosts=hosts,
+            # Other hosts do not have this folder.
+            session_directory=None if hosts else session, environment=environment)
+        with subprocess.Popen(arguments, env=job_environment, preexec_fn=end_with_parent,
+                              **popen) as process:
             try:
                 yield process
             except BaseException as error:

@@ -154,7 +154,7 @@ class Bench:
         valid: dict[str, bool | None] = {}
         problems: list[str] = []
         validator = Validator(self.control, collective, nbytes // self.dtype.itemsize,
-                              self.dtype) if self.settings.validate else None
+                              self.dtype, self.settings.root) if self.settings.validate else None
         for contender in self.contenders:
             if validator is None:
                 valid[contender.name] = None

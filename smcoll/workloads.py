@@ -270,8 +270,10 @@ class Validator:
     data: the others would hang.
     """
 
-    def __init__(self, control: MPI.Intracomm, collective: str, count: int, dtype: np.dtype):
+    def __init__(self, control: MPI.Intracomm, collective: str, count: int, dtype: np.dtype,
+                 root: int = -1):
         self.control = control
+        self.root = root  # of rooted collectives; -1: several
         self.collective = collective
         self.workload = WORKLOADS[collective]
         self.count = count
@@ -289,7 +291,9 @@ class Validator:
         return next((f"rank {rank}: {text}" for rank, text in enumerate(found) if text), "")
 
     def _calls(self, call) -> str:
-        roots = sorted({0, self.ranks // 2, self.ranks - 1}) if self.workload.rooted else [0]
+        roots = [max(self.root, 0)]
+        if self.workload.rooted and self.root < 0:
+            roots = sorted({0, self.ranks // 2, self.ranks - 1})
         problems = []
         for number, (dtype, root) in enumerate((d, r) for d in self.dtypes for r in roots):
             problems += [f"{problem} ({dtype.name}, root {root})"

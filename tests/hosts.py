@@ -114,32 +114,48 @@ class Hosts:
         program.write_text(textwrap.dedent(source))
         names = self.names[1:len(ranks) + 1]
         slots = ",".join(f"{name}:{count}" for name, count in zip(names, ranks, strict=True))
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        variables = launch.outer_environment() | {
-            "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1",
-            "HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": str(self.folder / "agent"),
-            "PRTE_MCA_plm_ssh_agent": str(self.folder / "agent"),
-            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            "PRTE_MCA_prte_tmpdir_base": str(self.folder)}
-        variables.pop("PRTE_MCA_rmaps_default_mapping_policy", None)
         options = ["-hosts", slots]
         runner = [sys.executable, *([] if outlives_its_dead else ["-m", "mpi4py"])]
         if info.family == launch.OPEN_MPI:
-            # Unbound, since both hosts would bind their first rank to the same CPU.
-            options = ["--host", slots, "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl",
-                       "self,sm,tcp", "--mca", "osc", "^ucx", "--mca", "mpi_yield_when_idle", "1",
-                       "-x", "PYTHONPATH", "-x", "OPENBLAS_NUM_THREADS",
+            options = ["--host", slots, "-x", "PYTHONPATH", "-x", "OPENBLAS_NUM_THREADS",
                        *(["--enable-recovery"] if outlives_its_dead else [])]
         elif outlives_its_dead:
             # A shell around each rank lives on: the proxy sees nothing.
             runner = ["sh", "-c", '"$0" "$@" || exec sleep 100', *runner]
-        return [*ENTER, "-t", str(self.pid("n0")), f"--wd={self.folder}", info.mpiexec, *options,
-                "-n", str(sum(ranks)), *runner, str(program), *map(str, arguments)], variables
+        return self.on_first([info.mpiexec, *options, "-n", str(sum(ranks)), *runner, str(program),
+                              *map(str, arguments)])
+
+    def on_first(self, argv: list[str]) -> tuple[list[str], dict[str, str]]:
+        """(command, environment) that run a program on ``n0``, which may start jobs on the hosts.
+
+        Open MPI's ranks are unbound, since all hosts would bind their first one to the same CPU.
+        """
+        agent = str(self.folder / "agent")
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        variables = launch.outer_environment() | {
+            "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1",
+            "HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": agent,
+            "I_MPI_HYDRA_BOOTSTRAP": "ssh", "I_MPI_HYDRA_BOOTSTRAP_EXEC": agent,
+            "PRTE_MCA_plm_ssh_agent": agent, "PRTE_MCA_prte_tmpdir_base": str(self.folder),
+            "PRTE_MCA_hwloc_default_binding_policy": "none",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp", "OMPI_MCA_osc": "^ucx",
+            "OMPI_MCA_mpi_yield_when_idle": "1"}
+        variables.pop("PRTE_MCA_rmaps_default_mapping_policy", None)
+        return [*ENTER, "-t", str(self.pid("n0")), f"--wd={self.folder}", *argv], variables
 
     def run_ranks(self, ranks: list[int], source: str, *arguments,
                   timeout: float = 60) -> subprocess.CompletedProcess:
         """Run such a program to its end."""
-        command, variables = self.command(ranks, source, *arguments)
+        return self.finish(*self.command(ranks, source, *arguments), timeout)
+
+    def run(self, argv: list[str], timeout: float = 60) -> subprocess.CompletedProcess:
+        """Run a program on ``n0`` to its end."""
+        return self.finish(*self.on_first(argv), timeout)
+
+    def finish(self, command: list[str], variables: dict[str, str],
+               timeout: float) -> subprocess.CompletedProcess:
+        """Wait for the end of what ``command`` and ``on_first`` describe."""
         return subprocess.run(command, env=variables, stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, timeout=timeout, check=False)
 

@@ -88,7 +88,7 @@ def test_run_inside_a_job(program):
 
 def test_run_inside_a_job_refuses_to_start_another(program):
     result = smcoll("run", "-n", 2, program, environment={"PMI_RANK": "0"}, code=2)
-    assert "leave -n out" in result.stderr
+    assert "leave -n and --hosts out" in " ".join(result.stderr.replace("│", " ").split())
 
 
 def test_an_exception_on_one_rank_ends_the_job(program):
@@ -224,6 +224,40 @@ def test_compare_inside_a_job(tmp_path):
     assert row["ranks"] == 2 and row["valid"] is True
 
 
+def test_compare_inside_a_job_on_several_nodes(tmp_path):
+    program = tmp_path / "pretend.py"
+    program.write_text("""\
+import os
+import sys
+from mpi4py import MPI
+os.environ["SMCOLL_NODE"] = "ab"[MPI.COMM_WORLD.rank // 2]
+from smcoll.cli import main
+main()
+""")
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    job = launch.run(3, [
+        sys.executable, str(program), "compare", "--sizes", "8,64K", "--collectives",
+        "barrier,bcast,reduce,allreduce,allgather", "--budget", "0.02", "-r", "2",
+        "--json", str(tmp_path / "out.json")], 60, capture_output=True, text=True,
+        stdin=subprocess.DEVNULL, environment={"PYTHONPATH": path})
+    assert job.returncode == 0, job.stderr
+    assert "3 ranks on 2 nodes (2, 1)" in job.stdout
+    record = json.loads((tmp_path / "out.json").read_text())
+    nodes, = (job["nodes"] for job in record["meta"]["jobs"])
+    assert [node["ranks"] for node in nodes] == [[0, 1], [2]]
+    assert [node["host"].split()[-1] for node in nodes] == ["a", "b"]
+    stages = {(row["collective"], row["bytes"]): row["parameters"].get("stages", [])
+              for row in record["rows"]}
+    assert {row["path"] for row in record["rows"]} == {"shared memory and network"}
+    assert all(row["valid"] for row in record["rows"])
+    assert stages["barrier", 0] == stages["allreduce", 8] == [
+        "fan_in", "recursive_doubling", "fan_out"]
+    assert "leaders: fan_in, recursive_doubling, fan_out" in job.stdout
+    assert stages["bcast", 8] == ["binomial tree", "fan_out"]
+    assert stages["reduce", 65536][1] == "binomial tree"
+    assert stages["allreduce", 65536][1] == "slices by 1 ranks of a node"
+
+
 def test_compare_fails_when_a_result_is_wrong(tmp_path):
     program = tmp_path / "broken.py"
     program.write_text("""\
@@ -271,6 +305,13 @@ def test_a_job_that_fails_is_reported(tmp_path):
     (["-T", "complex128"], "a type such as"),
     (["-k", "first"], "rotate"),
     (["--mpi-setting", "turbo"], "turbo"),
+    (["--mpi-setting", "han"], "on one host"),
+    (["--topology", "core:2"], "is for --by-level"),
+    (["--hosts", "h1:x"], "is no host"),
+    (["--hosts", "h1,h2"], "-n is needed"),
+    (["--hosts", "h1:2", "-n", "4"], "the hosts take 2 ranks"),
+    (["--hostfile", "/nonexistent"], "--hostfile"),
+    (["--hosts", "h1", "--hostfile", "/dev/null"], "either --hosts or --hostfile"),
     (["--sizes", "12"], "multiples of 8"),
     (["--limits", os.devnull], "no limits as bench/limits.py writes them"),
     (["--layout", "0,0,x", "-n", "2"], "layout"),
@@ -425,6 +466,67 @@ def test_sweep_figure_has_time_against_size_and_against_radix(swept):
 def test_sweep_refuses_bad_options(arguments, text):
     result = smcoll("sweep", *arguments, code=2)
     assert text in " ".join(result.stderr.replace("│", " ").split())
+
+
+# ---------------------------------------------------------------------- compare --by-level
+
+
+def test_by_level_measures_every_algorithm_of_the_tuned_component(tmp_path):
+    if launch.mpi_info().family != launch.OPEN_MPI:
+        assert "tuned component" in smcoll("compare", "--by-level", code=2).stderr
+        return
+    result = smcoll("compare", "--by-level", "-n", 4, "--topology", "package:2 core:2", "--sizes",
+                    "8", "--budget", 0.005, "-r", 2, "--json", tmp_path / "out.json")
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    common = ["linear", "chain", "pipeline"]
+    assert [row["algorithm"] for row in rows if row["collective"] == "bcast"] == [
+        *common, "split_binary", "binary", "binomial"]
+    assert [row["algorithm"] for row in rows if row["collective"] == "reduce"] == [
+        *common, "binary", "binomial", "in_order_binary"]
+    assert all(row["valid"] for row in rows)
+    assert all(row["predicted_native_us"] > 0 and row["predicted_by_level_us"] > 0
+               for row in rows)
+    assert "level 1 of 2 ranks, level 2 of 2 ranks" in " ".join(result.stdout.split())
+
+
+# ---------------------------------------------------------------------- sweep-nodes
+
+
+def test_sweep_nodes_measures_every_form(tmp_path):
+    pytest.importorskip("matplotlib")
+    result = smcoll("sweep-nodes", "-n", "2,3", "--pretend-nodes", 2, "--sizes", "8,64K",
+                    "--budget", 0.005, "-r", 2, "--network-ranks", "1,2",
+                    "--json", tmp_path / "out.json", "--plot", tmp_path / "out.svg")
+    record = json.loads((tmp_path / "out.json").read_text())
+    forms = ["tree", "dissemination", "tiled, 1 at once", "tiled, 2 at once"]
+    assert [(row["ranks"], row["nodes"], row["collective"], row["bytes"], row["algorithm"])
+            for row in record["rows"]] == [
+        (ranks, 2, collective, nbytes, form) for ranks in (2, 3)
+        for collective, nbytes in (("barrier", 0), ("allreduce", 8), ("allreduce", 65536))
+        for form in (forms if nbytes else forms[:2])]
+    assert {row["valid"] for row in record["rows"]} == {True}
+    assert [[len(node["ranks"]) for node in job["nodes"]] for job in record["meta"]["jobs"]] == [
+        [1, 1], [2, 1]]
+    assert all(form in result.stdout for form in forms)
+    # Allreduce against size for each job; barrier and both sizes against ranks.
+    assert (tmp_path / "out.svg").read_text().count('id="axes_') == 5
+
+
+@pytest.mark.parametrize("arguments, text", [
+    ([], "several nodes are needed"),
+    (["--hosts", "h1:1,h2:1", "--pretend-nodes", "2"], "either"),
+    (["--pretend-nodes", "3", "-n", "2"], "a node needs a rank"),
+    (["--pretend-nodes", "2", "--forms", "magic"], "magic"),
+    (["--pretend-nodes", "2", "--collectives", "bcast"], "bcast"),
+])
+def test_sweep_nodes_refuses_bad_options(arguments, text):
+    result = smcoll("sweep-nodes", *arguments, code=2)
+    assert text in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_forms_across_nodes_need_several_nodes():
+    result = smcoll("sweep-nodes", "-n", 2, "--pretend-nodes", 1, "--sizes", 8, code=1)
+    assert "all ranks are on one node" in result.stderr
 
 
 def test_plot(compared, tmp_path):

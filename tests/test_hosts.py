@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,10 +14,13 @@ import hosts
 import pytest
 from test_waiting import results
 
+from smcoll import launch, mpi_settings
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(hosts.problem() is not None, reason=f"hosts: {hosts.problem()}"),
 ]
+MACHINE = "package:2 l3:2 core:2"
 FUZZER = (Path(__file__).parent / "differential.py").read_text()
 
 COUNT = """
@@ -156,3 +160,52 @@ def wait_for(files, seconds=30):
     while not all(file.exists() for file in files):
         assert time.monotonic() < end, [file for file in files if not file.exists()]
         time.sleep(0.05)
+
+
+def test_compare_starts_its_ranks_on_hosts(tmp_path):
+    settings = mpi_settings.settings(launch.mpi_info().family, several_nodes=True)
+    with hosts.Hosts(2) as several:
+        (several.folder / "list").write_text("n1 slots=2\nn2:1\n")
+        for setting in settings:
+            result = several.run(launch.own_command(
+                "compare", "--hostfile", str(several.folder / "list"), "--mpi-setting", setting,
+                "--sizes", "8", "--collectives", "bcast,allreduce", "--budget", "0.02", "-r", "2",
+                "--no-point-to-point", "--json", str(tmp_path / "out.json")))
+            assert result.returncode == 0, result.stdout + result.stderr
+            assert "3 ranks on 2 nodes (2, 1)" in result.stdout
+            record = json.loads((tmp_path / "out.json").read_text())
+            nodes = record["meta"]["jobs"][0]["nodes"]
+            assert [(node["host"], node["ranks"]) for node in nodes] == [
+                ("n1", [0, 1]), ("n2", [2])]
+            assert {row["path"] for row in record["rows"]} == {"shared memory and network"}
+            assert all(row["valid"] for row in record["rows"])
+
+
+def test_run_starts_a_program_on_hosts():
+    with hosts.Hosts(2) as several:
+        program = several.folder / "program.py"
+        program.write_text("from mpi4py import MPI\nimport os, sys\n"
+                           "found = MPI.COMM_WORLD.allgather((os.uname().nodename, "
+                           "os.environ.get('SMCOLL_SPIN')))\n"
+                           "MPI.COMM_WORLD.rank == 0 and print(found, sys.argv[1:])\n")
+        result = several.run(["env", "SMCOLL_SPIN=5", *launch.own_command(
+            "run", "--hosts", "n1,n2", "-n", "3", str(program), "a")])
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "[('n1', '5'), ('n1', '5'), ('n2', '5')] ['a']" in result.stdout
+
+
+@pytest.mark.parametrize("name, options", [
+    ("matvec", ["--size", "24", "--iterations", "5"]),
+    ("barnes_hut", ["--bodies", "20000", "--capacity", "20"]),
+    ("vectors", ["--doubles", "1,7000", "--iterations", "2", "--topology", MACHINE]),
+    ("summa", ["--size", "48", "--block", "2", "--rows", "1", "--topology", MACHINE]),
+])
+def test_applications_give_the_same_on_hosts(name, options, tmp_path):
+    with hosts.Hosts(2) as several:
+        result = several.run([sys.executable, "-m", f"smcoll.apps.{name}", "--hosts", "n1:4,n2:4",
+                              *options, "-r", "1", "--json", str(tmp_path / "out.json")])
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert rows and all(row["valid"] and row["ranks"] == 8 for row in rows)
+    if MACHINE in options:
+        assert "level 3 of" in result.stdout

@@ -106,6 +106,17 @@ def test_magny_cours_in_symbols():
         "Rs": 4, "Rr": 2, "Rd": 1, "Rl": 12}
 
 
+@pytest.mark.parametrize("takes, messages", [
+    (hockney.flat_broadcast, 7), (hockney.pipeline, 7), (hockney.chain, 5), (hockney.binary, 6),
+    (hockney.binomial, 3), (hockney.in_order_binary, 7), (hockney.split_binary, 7)])
+def test_hockney_counts_the_messages_on_the_longest_way(takes, messages):
+    assert takes(8, 1.0, 0.0, 1000) == messages
+    assert takes(1, 1.0, 0.0, 1000) == 0
+    # Only half of the vector goes through a side of a split binary tree.
+    part = 0.5 if takes is hockney.split_binary else 1
+    assert takes(8, 0.0, 1.0, 1000) == messages * 1000 * part
+
+
 def test_hockney_summed_over_levels_is_7_thirds_faster():
     """GJMM section 6: 8 processes, three levels of two."""
     flat_tree = hockney.flat_broadcast(8, 2.0, 3.0, 1)

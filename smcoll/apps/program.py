@@ -24,7 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import launch
+from .. import hosts, launch
+from ..hosts import Host
 
 COLLECTIVES = ("Bcast", "Gather", "Scatter", "Reduce", "Allreduce")
 LAYERS = ("mpi", "smcoll")
@@ -244,11 +245,22 @@ def positive(text: str) -> int:
     return number
 
 
+def _hosts(text: str) -> list[Host]:
+    """``h1:4,h2:4``, for argparse."""
+    try:
+        return hosts.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def make_parser(name: str, documentation: str) -> argparse.ArgumentParser:
     """The options that all applications have."""
     parser = argparse.ArgumentParser(prog=f"python -m smcoll.apps.{name}",
                                      description=documentation.splitlines()[0])
-    parser.add_argument("-n", "--ranks", type=positive, default=None, help="ranks to start (4)")
+    parser.add_argument("-n", "--ranks", type=positive, default=None,
+                        help="ranks to start (4, or as many as the hosts take)")
+    parser.add_argument("--hosts", type=_hosts, default=[], metavar="HOST[:RANKS],...",
+                        help="start them on these hosts (this machine)")
     parser.add_argument("-r", "--repetitions", type=positive, default=5,
                         help="measured runs of each contender, by turns (5)")
     parser.add_argument("--seed", type=int, default=0, help="of the random data (0)")
@@ -265,11 +277,12 @@ def main(application: Application, argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if launch.under_mpiexec():
         return _be_a_rank(application, arguments, argv)
-    ranks = arguments.ranks or 4
+    ranks = arguments.ranks or hosts.room(arguments.hosts) or 4
     try:
         _check(application, arguments, ranks)
         return launch.run(ranks, [sys.executable, "-m", f"smcoll.apps.{application.name}", *argv],
-                          environment=_environment(), stdin=subprocess.DEVNULL).returncode
+                          hosts=arguments.hosts, environment=_environment(),
+                          stdin=subprocess.DEVNULL).returncode
     except (ValueError, launch.LaunchError) as error:
         parser.error(str(error))
 

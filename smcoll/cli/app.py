@@ -7,7 +7,7 @@ import sys
 import typer
 
 from .. import launch
-from . import compare, info, model, run, sweep, top, tune
+from . import compare, info, model, run, sweep, sweep_nodes, top, tune
 from .run_program import run_program
 
 # Plain tracebacks: they belong to the user's program more often than to this one.
@@ -22,6 +22,7 @@ app.command(
 app.command("info")(info.info_command)
 app.command("compare")(compare.compare_command)
 app.command("sweep")(sweep.sweep_command)
+app.command("sweep-nodes")(sweep_nodes.sweep_nodes_command)
 app.command("top")(top.top_command)
 app.command("tune")(tune.tune_command)
 app.command("model")(model.model_command)

@@ -11,43 +11,28 @@ import typer
 from rich.console import Console
 
 from .. import floor, launch, mpi_settings
-from . import jobs, output, peers, selection
+from . import by_level as levels
+from . import jobs, options, output, peers, selection
 from .compare_job import CompareTask
 
 
 def compare_command(
-    ranks: Annotated[str, typer.Option(
-        "-n", "--ranks", show_default="one for each core", metavar="N[,N...]",
-        help="Ranks; one job (two with point-to-point) for each number.")] = "",
-    sizes: Annotated[str, typer.Option(
-        "-m", "--message-size", metavar="[MIN:]MAX",
-        help="Message sizes in bytes: of the vector, or of the block for one rank.",
-        )] = "8:4194304",
-    factor: Annotated[int, typer.Option(
-        min=2, help="From size to size: by this factor, and MAX itself.")] = 4,
-    size_list: Annotated[str, typer.Option(
-        "--sizes", metavar="BYTES[,BYTES...]", show_default="by -m and --factor",
-        help="These message sizes.")] = "",
+    ranks: options.Counts = "",
+    hosts: options.Hosts = "",
+    host_file: options.HostFile = None,
+    sizes: options.MessageSize = "8:4194304",
+    factor: options.Factor = 4,
+    size_list: options.SizeList = "",
     collectives: Annotated[str, typer.Option(
         metavar="NAME[,NAME...]", help="Which collectives; all: every one of the interface.",
         )] = "barrier,bcast,reduce,allreduce",
-    iterations: Annotated[int, typer.Option(
-        "-i", "--iterations", min=0, show_default="as many as fit the budget",
-        help="Calls in a block.")] = 0,
-    warmup: Annotated[int, typer.Option(
-        "-x", "--warmup", min=0, show_default="a few percent of the budget",
-        help="Calls before the first block.")] = 0,
+    iterations: options.Iterations = 0,
+    warmup: options.Warmup = 0,
     full: Annotated[bool, typer.Option(
         "-f", "--full", help="Also the slowest and the fastest block of each.")] = False,
-    validate: Annotated[bool, typer.Option(
-        "-c/-C", "--validate/--no-validate",
-        help="Check results against numpy, on calls that are not timed.")] = True,
-    element: Annotated[str, typer.Option(
-        "-T", "--type", help="Type of the elements: float64, float32, int64, int32, int8, ...",
-        )] = "float64",
-    root: Annotated[str, typer.Option(
-        "-k", "--root-rank", metavar="RANK|rotate",
-        help="Root of rooted collectives; rotate: every rank equally often.")] = "rotate",
+    validate: options.Validate = True,
+    element: options.Element = "float64",
+    root: options.Root = "rotate",
     repetitions: Annotated[int, typer.Option(
         "-r", "--repetitions", min=1, help="Blocks of each, by turns.")] = 15,
     budget: Annotated[float, typer.Option(
@@ -71,7 +56,17 @@ def compare_command(
         help="MPI's thread level: single, funneled, serialized or multiple (mpi4py's own).",
         )] = "multiple",
     setting: Annotated[str, typer.Option(
-        "--mpi-setting", help="How MPI is set, see --peers; default: as it comes.")] = "default",
+        "--mpi-setting", help="How MPI is set; default: as it comes. Open MPI: coll_sm (its "
+        "shared-memory component), over several hosts han (its hierarchical collectives) and tuned "
+        "(without them). MPICH: serialized.")] = "default",
+    by_level: Annotated[bool, typer.Option(
+        "--by-level", help="Something else: Open MPI's Bcast and Reduce by each algorithm of its "
+        "tuned component, on all ranks at once and in a loop over hardware levels, with the times "
+        "that Hockney's model predicts (Goglin et al. 2018, 7.2).")] = False,
+    topology: Annotated[str, typer.Option(
+        metavar="DESCRIPTION", show_default="this machine, or one made up where it has no levels",
+        help='With --by-level: a made-up machine such as "package:2 l3:2 core:2", rank i on CPU '
+        "i.")] = "",
     peer_environments: Annotated[str, typer.Option(
         "--peers", metavar="ENV[,ENV...]",
         help="Python environments with smcoll and another MPI each: measure in all of them, in "
@@ -80,16 +75,29 @@ def compare_command(
         "--limits", metavar="FILE",
         help="What bench/limits.py --json wrote on this machine: show the least time possible.",
         )] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE")] = None,
-    csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE")] = None,
-    plot_file: Annotated[Path | None, typer.Option(
-        "--plot", metavar="FILE", help="A figure (.png, .svg, .pdf); needs matplotlib.")] = None,
+    json_file: options.JSONFile = None,
+    csv_file: options.CSVFile = None,
+    plot_file: options.PlotFile = None,
 ) -> None:
     """Measure smcoll beside MPI's own collectives, on this machine, in the same job.
 
     Ratios say how many times faster smcoll is, with a 95 % lower bound. The exit code is 1 when
-    a result of smcoll's was wrong. Started under mpiexec, it measures with the ranks of that job.
+    a result of smcoll's was wrong. Started under mpiexec, it measures with the ranks of that job,
+    on however many nodes they are.
     """
+    where = jobs.Where(layout, selection.hosts(hosts, host_file))
+    if plot_file is not None:
+        output.require_matplotlib()
+    if topology and not by_level:
+        raise typer.BadParameter("--topology is for --by-level")
+    if by_level:
+        record = levels.compare_by_level(
+            selection.rank_counts(ranks, where.hosts), where, topology,
+            selection.sizes(sizes, factor, size_list),
+            {"budget": budget, "repetitions": repetitions, "iterations": iterations,
+             "warmup": warmup, "validate": validate, "root": 0})
+        output.finish(record, json_file, csv_file, plot_file, levels.plot)
+        return
     names = selection.collectives(collectives)
     dtype = selection.element_type(element)
     limit = selection.bytes_list("-M", memory)[0] if memory else (
@@ -100,21 +108,19 @@ def compare_command(
          "validate": validate, "dtype": dtype.name, "root": selection.root(root)},
         selection.algorithms(algorithms, names), limit, selection.thread_level(thread_level),
         heap=heap)
-    if plot_file is not None:
-        output.require_matplotlib()
     limits = selection.limits(limits_file) if limits_file else None
     console = output.wide_console()
     if peer_environments:
         if launch.under_mpiexec():
             raise typer.BadParameter("--peers starts jobs of its own: not under mpiexec")
         record = peers.compare_peers(task, selection.names(peer_environments),
-                                     selection.rank_counts(ranks), layout)
+                                     selection.rank_counts(ranks, where.hosts), where)
         add_limits(record["rows"], limits)
         peers.print_record(console, record, full)
     elif launch.under_mpiexec():
-        if ranks or layout or setting != "default":
-            raise typer.BadParameter("this is a rank of a job already: leave -n, --layout and "
-                                     "--mpi-setting out")
+        if ranks or where.is_chosen or setting != "default":
+            raise typer.BadParameter("this is a rank of a job already: leave -n, --hosts, --layout "
+                                     "and --mpi-setting out")
         record = jobs.inside_job(task)
         if record is None:
             return  # not rank 0
@@ -123,8 +129,8 @@ def compare_command(
         print_table(console, record["meta"], record["meta"]["jobs"][0], record["rows"], full)
         print_notes(console, record)
     else:
-        record = outside_jobs(console, task, selection.rank_counts(ranks), layout, setting,
-                              point_to_point, full, limits)
+        record = outside_jobs(console, task, selection.rank_counts(ranks, where.hosts), where,
+                              setting, point_to_point, full, limits)
         print_notes(console, record)
     output.finish(record, json_file, csv_file, plot_file, output.plot)
 
@@ -132,25 +138,27 @@ def compare_command(
 # ---------------------------------------------------------------------- measuring
 
 
-def outside_jobs(console: Console, task: CompareTask, counts: list[int], layout: str | None,
+def outside_jobs(console: Console, task: CompareTask, counts: list[int], where: jobs.Where,
                  setting: str, point_to_point: bool, full: bool, limits: dict | None) -> dict:
     """Start the jobs of each rank count, show each table when it is done. Returns the record."""
     mpi = launch.mpi_info()
-    known = mpi_settings.settings(mpi.family)
+    known = mpi_settings.settings(mpi.family, several_nodes=bool(where.hosts))
     if setting not in known:
-        raise typer.BadParameter(f"--mpi-setting {setting}: {mpi.title} has {', '.join(known)}")
+        places = "over several hosts" if where.hosts else "on one host"
+        raise typer.BadParameter(f"--mpi-setting {setting}: {mpi.title} has {', '.join(known)} "
+                                 f"{places}")
     if known[setting].thread_level:
         task = replace(task, thread_level=known[setting].thread_level)
     forced = mpi_settings.point_to_point_settings(mpi.family) if point_to_point else None
     meta = jobs.describe(task, mpi) | {
-        "layout": layout or "mpiexec's own", "mpi_setting": setting, "point_to_point": forced}
+        "layout": where.title, "mpi_setting": setting, "point_to_point": forced}
     record: dict = {"meta": meta, "rows": []}
     for count in counts:
         total = task.rows() * (2 if forced else 1)
         with jobs.progress_bar(f"{count} ranks", total) as advance:
-            rows, job = jobs.run_job(task, count, layout, known[setting].environment, advance)
+            rows, job = jobs.run_job(task, count, where, known[setting].environment, advance)
             if forced:
-                others, _ = jobs.run_job(task, count, layout, forced, advance)
+                others, _ = jobs.run_job(task, count, where, forced, advance)
                 for row, other in zip(rows, others, strict=True):
                     add_point_to_point(row, other)
         add_limits(rows, limits)
@@ -184,10 +192,9 @@ def add_limits(rows: list[dict], limits: dict | None) -> None:
 
 def print_table(console: Console, meta: dict, job: dict, rows: list[dict], full: bool) -> None:
     """The table of one rank count."""
-    available = {cpu for cpus in job["placement"] for cpu in cpus}
-    cores = len(launch.cores(sorted(available)))
-    crowd = " (ranks outnumber cores)" if job["ranks"] > cores else ""
-    title = f"{job['ranks']} ranks on {cores} cores{crowd}, {meta['mpi']['title']}"
+    title = f"{output.ranks_and_nodes(job)}, {meta['mpi']['title']}"
+    if meta.get("mpi_setting", "default") != "default":
+        title += f" ({meta['mpi_setting']})"
     console.print(output.compare_table(rows, title, launch.TITLES[meta["mpi"]["family"]], full))
 
 

@@ -98,14 +98,33 @@ class CompareTask:
 
 
 def facts_about_job(MPI, bench) -> dict:
-    """Ranks, their CPUs, MPI's version and thread level."""
+    """Ranks, their nodes and CPUs, MPI's version and thread level."""
     return {
         "ranks": bench.ranks,
+        "nodes": nodes_of(bench.control),
         "placement": bench.placement(),
         "thread_level": _thread_level(MPI),
         "library": MPI.Get_library_version().split("\0")[0].strip(),
         "left_out": [],
     }
+
+
+def nodes_of(comm) -> list[dict]:
+    """Of each node its host's name, its ranks, and how many cores these may use. Collective."""
+    import os
+
+    from .. import launch, node
+    from ..nodes.placement import Placement
+
+    name = " ".join([os.uname().nodename, os.environ.get("SMCOLL_NODE", "")]).rstrip()
+    everyone = comm.allgather((node.identity(), name, node.allowed_cpus()))
+    place = Placement([identity for identity, _, _ in everyone])
+    mine = place.members[place.node_of[comm.Get_rank()]]
+    # Which CPUs are one core, only the host itself knows.
+    cores = comm.allgather(len(launch.cores(sorted(
+        {cpu for rank in mine for cpu in everyone[rank][2]}))))
+    return [{"host": everyone[ranks[0]][1], "ranks": ranks, "cores": cores[ranks[0]]}
+            for ranks in place.members]
 
 
 def algorithm_shown(contender: str, collective: str, algorithm: str) -> str:

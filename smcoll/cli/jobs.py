@@ -1,4 +1,4 @@
-"""Jobs of ranks that measure: a task goes to them in a file, their rows come back in another."""
+"""Jobs of ranks that measure: a task goes to them, their rows come back."""
 
 from __future__ import annotations
 
@@ -8,58 +8,102 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, dataclass
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .. import config, launch
+from ..hosts import Host
 from . import info
+from .measure_rank import RECORD_MARK
 from .selection import ONE_THREAD
 
 POLL_SECONDS = 0.1
 
 
-def run_job(task, ranks: int, layout: str | None, environment: dict[str, str],
+@dataclass(frozen=True)
+class Where:
+    """Where the ranks of jobs run."""
+
+    layout: str | None = None  # as ``launch.place`` takes it; None: mpiexec's own
+    hosts: Sequence[Host] = ()  # none: this machine
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether it differs from what mpiexec does by itself."""
+        return bool(self.layout or self.hosts)
+
+    @property
+    def title(self) -> str:
+        """For tables and records."""
+        return self.layout or "mpiexec's own"
+
+    def options(self) -> list[str]:
+        """That say the same to another smcoll."""
+        return [*(["--layout", self.layout] if self.layout else []),
+                *(["--hosts", ",".join(map(str, self.hosts))] if self.hosts else [])]
+
+
+def run_job(task, ranks: int, where: Where, environment: dict[str, str],
             advance: Callable[[dict], None]) -> tuple[list[dict], dict]:
-    """One mpiexec. Returns the rows, and the facts about the job that belong to its record."""
-    with tempfile.TemporaryDirectory(prefix="smcoll-measure-") as folder, \
-            tempfile.TemporaryFile("w+") as printed:
-        Path(folder, "task.json").write_text(json.dumps({"kind": task.kind, "task": asdict(task)}))
-        records: list[dict] = []
-        position = 0
+    """One mpiexec. Returns the rows, and the facts about the job that belong to its record.
 
-        def collect() -> None:
-            nonlocal position
-            file = Path(folder, "rows.jsonl")
-            if not file.exists():
-                return
-            with open(file) as lines:
-                lines.seek(position)
-                while (line := lines.readline()).endswith("\n"):
-                    records.append(json.loads(line))
-                    advance(records[-1])
-                    position = lines.tell()
-
-        with launch.job(ranks, launch.own_command("measure-rank", folder), layout=layout,
-                        environment={**ONE_THREAD, **environment}, stdout=printed, stderr=printed,
+    The task goes to the ranks as an argument and the rows come back on rank 0's standard output,
+    since ranks on other hosts share no folder with this process.
+    """
+    description = json.dumps({"kind": task.kind, "task": asdict(task)})
+    with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as errors:
+        records = RecordReader(printed, advance)
+        with launch.job(ranks, launch.own_command("measure-rank", description),
+                        layout=where.layout, hosts=where.hosts,
+                        environment={**ONE_THREAD, **environment}, stdout=printed, stderr=errors,
                         stdin=subprocess.DEVNULL) as process:
             while process.poll() is None:
-                collect()
+                records.read()
                 time.sleep(POLL_SECONDS)
-        collect()
-        printed.seek(0)
-        text = printed.read().strip()
-    if process.returncode != 0 or not records or "meta" not in records[-1]:
+        records.read()
+        errors.seek(0)
+        text = "\n".join([*records.others, errors.read().strip()]).strip()
+    found = records.found
+    if process.returncode != 0 or not found or "meta" not in found[-1]:
         raise launch.LaunchError(f"the job of {ranks} ranks failed (exit code "
                                  f"{process.returncode}):\n{text[-4000:]}")
     if text:
         print(text, file=sys.stderr)
-    *rows, last = records
+    *rows, last = found
     return rows, last["meta"]
+
+
+class RecordReader:
+    """Takes the records out of what a job has printed so far; other lines are kept apart."""
+
+    def __init__(self, file: TextIO, advance: Callable[[dict], None]):
+        self.descriptor = file.fileno()
+        self.advance = advance
+        self.position = 0
+        self.found: list[dict] = []
+        self.others: list[str] = []
+
+    def read(self) -> None:
+        """What was added. Not by the file object: the job writes at the descriptor's position."""
+        size = os.fstat(self.descriptor).st_size
+        *lines, rest = os.pread(self.descriptor, size - self.position, self.position).split(b"\n")
+        self.position = size - len(rest)
+        for line in lines:
+            # A terminal, which some launchers give to ranks, ends lines with "\r".
+            before, mark, record = line.decode(errors="replace").rstrip("\r").rpartition(
+                RECORD_MARK)
+            if before:
+                self.others.append(before)
+            if mark:
+                self.found.append(json.loads(record))
+                self.advance(self.found[-1])
+            elif record:
+                self.others.append(record)
 
 
 @contextmanager

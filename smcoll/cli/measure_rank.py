@@ -1,37 +1,40 @@
-"""A rank of a job that measures (see jobs.py): task from a file, rows to a file."""
+"""A rank of a job that measures (see jobs.py): its task is an argument, its rows are printed."""
 
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
+from .by_level_job import LevelsTask
 from .compare_job import CompareTask
 from .run_program import end_job
 from .sweep_job import SweepTask
+from .sweep_nodes_job import NodesTask
 from .tune_job import TuneTask
 
-TASKS = {task.kind: task for task in (CompareTask, SweepTask, TuneTask)}
+TASKS = {task.kind: task for task in (CompareTask, LevelsTask, NodesTask, SweepTask, TuneTask)}
+
+# In front of each record on rank 0's standard output (RFC 7464): libraries print there, too.
+RECORD_MARK = "\x1e"
 
 
-def rank_main(folder: str) -> None:
-    """Measure what ``folder``/task.json says; rank 0 appends each row to ``folder``/rows.jsonl."""
-    description = json.loads(Path(folder, "task.json").read_text())
-    task = TASKS[description["kind"]](**description["task"])
+def rank_main(description: str) -> None:
+    """Measure what ``description`` (JSON) says; rank 0 prints a line for each row."""
+    described = json.loads(description)
+    task = TASKS[described["kind"]](**described["task"])
 
     import mpi4py
 
     mpi4py.rc.thread_level = task.thread_level
     from mpi4py import MPI
 
-    try:
-        with open(Path(folder, "rows.jsonl") if MPI.COMM_WORLD.Get_rank() == 0 else os.devnull,
-                  "w") as rows:
-            def report(record: dict) -> None:
-                rows.write(json.dumps(record) + "\n")
-                rows.flush()
+    is_first = MPI.COMM_WORLD.Get_rank() == 0
 
-            report({"meta": task.measure(MPI.COMM_WORLD, report)})
+    def report(record: dict) -> None:
+        if is_first:
+            print(f"{RECORD_MARK}{json.dumps(record)}", flush=True)
+
+    try:
+        report({"meta": task.measure(MPI.COMM_WORLD, report)})
     except BaseException as error:
         end_job(error)
         raise

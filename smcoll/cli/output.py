@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import typer
@@ -76,6 +76,25 @@ def verdict(row: dict) -> Text:
     return Text("-" if row["valid"] is None else "yes")
 
 
+def ranks_and_nodes(job: dict) -> str:
+    """``8 ranks on 2 cores (ranks outnumber cores)``, ``8 ranks on 2 nodes (4, 4) of 2 cores``."""
+    nodes = job["nodes"]
+    cores = [node["cores"] for node in nodes]
+    crowded = any(len(node["ranks"]) > node["cores"] for node in nodes)
+    crowd = " (ranks outnumber cores)" if crowded else ""
+    numbers = " or ".join(map(str, sorted(set(cores))))
+    if len(nodes) == 1:
+        return f"{job['ranks']} ranks on {numbers} cores{crowd}"
+    shares = ", ".join(str(len(node["ranks"])) for node in nodes)
+    return f"{job['ranks']} ranks on {len(nodes)} nodes ({shares}) of {numbers} cores{crowd}"
+
+
+def algorithm_cell(row: dict) -> str:
+    """The algorithm; over several nodes with those of its stages."""
+    stages = row.get("parameters", {}).get("stages")
+    return f"{row['algorithm']}: {', '.join(stages)}" if stages else row["algorithm"]
+
+
 def compare_table(rows: list[dict], title: str, mpi: str, full: bool = False) -> Table:
     """The table of one rank count. ``full``: with the fastest and the slowest block of each."""
     table = Table(title=title, title_justify="left")
@@ -99,7 +118,7 @@ def compare_table(rows: list[dict], title: str, mpi: str, full: bool = False) ->
             cells += [time_cell(row, "point_to_point", full), ratio(
                 row["point_to_point_ratio"], row["point_to_point_ratio_low"])]
         cells += [microseconds(row["limit_us"])] if limited else []
-        table.add_row(*cells, row["algorithm"], row["path"], verdict(row))
+        table.add_row(*cells, algorithm_cell(row), row["path"], verdict(row))
     return table
 
 
@@ -162,10 +181,14 @@ def curves_of(rows: list[dict]) -> dict[str, list[dict]]:
     return curves
 
 
-def draw_curves(panel, curves: dict[str, list[dict]]) -> None:
-    """Time against size, log-log; bands: slowest and fastest block."""
-    for number, (name, points) in enumerate(curves.items()):
-        style = STYLES[number % len(STYLES)]
+def draw_curves(panel, curves: dict[str, list[dict]], names: Sequence[str] = ()) -> None:
+    """Time against size, log-log; bands: slowest and fastest block.
+
+    ``names``: of all panels' curves, so that a name looks the same in each.
+    """
+    names = list(dict.fromkeys([*names, *curves]))
+    for name, points in curves.items():
+        style = STYLES[names.index(name) % len(STYLES)]
         sizes = [point["bytes"] for point in points]
         panel.plot(sizes, [point["us"] for point in points], label=name, markersize=4, **style)
         panel.fill_between(sizes, [point["min"] for point in points],

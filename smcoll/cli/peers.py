@@ -17,22 +17,24 @@ from rich.table import Table
 
 from . import info, output
 from .compare_job import CompareTask
+from .jobs import Where
 
 # Asked of each environment's Python: which MPI it has, and in which settings it is to be measured.
 _PROBE = """\
-import json
+import json, sys
 from smcoll import launch, mpi_settings
 mpi = launch.mpi_info()
-print(json.dumps([mpi.title, list(mpi_settings.settings(mpi.family))]))
+several_nodes = bool(int(sys.argv[1]))
+print(json.dumps([mpi.title, list(mpi_settings.settings(mpi.family, several_nodes))]))
 """
 
 
 def compare_peers(task: CompareTask, environments: list[str], counts: list[int],
-                  layout: str | None) -> dict:
+                  where: Where) -> dict:
     """Measure in every environment and setting. The record: merged rows, and each peer's own."""
     jobs: dict[str, tuple[str, str]] = {}
     for environment in environments:
-        title, settings = probe(environment)
+        title, settings = probe(environment, bool(where.hosts))
         if title in jobs:
             raise typer.BadParameter(f"--peers {environment}: {title} is in {jobs[title][0]} too")
         for setting in settings:
@@ -40,7 +42,7 @@ def compare_peers(task: CompareTask, environments: list[str], counts: list[int],
     peers: dict[str, dict] = {}
     for name, (environment, setting) in jobs.items():
         print(f"measuring {name}", file=sys.stderr, flush=True)
-        peers[name] = measure_peer(task, environment, setting, counts, layout)
+        peers[name] = measure_peer(task, environment, setting, counts, where)
     return {
         "meta": {
             "command": ["smcoll", *sys.argv[1:]],
@@ -62,10 +64,10 @@ def python_of(environment: str) -> str:
     return str(python)
 
 
-def probe(environment: str) -> tuple[str, list[str]]:
+def probe(environment: str, several_nodes: bool) -> tuple[str, list[str]]:
     """(the MPI's name and version, its settings) of an environment."""
-    result = subprocess.run([python_of(environment), "-c", _PROBE], capture_output=True, text=True,
-                            check=False)
+    result = subprocess.run([python_of(environment), "-c", _PROBE, str(int(several_nodes))],
+                            capture_output=True, text=True, check=False)
     if result.returncode != 0:
         reason = (result.stderr.strip().splitlines() or ["no message"])[-1]
         raise typer.BadParameter(f"--peers {environment}: smcoll and an MPI are needed there "
@@ -75,7 +77,7 @@ def probe(environment: str) -> tuple[str, list[str]]:
 
 
 def measure_peer(task: CompareTask, environment: str, setting: str, counts: list[int],
-                 layout: str | None) -> dict:
+                 where: Where) -> dict:
     """``smcoll compare`` with that environment's Python."""
     settings = task.settings
     with tempfile.TemporaryDirectory(prefix="smcoll-peers-") as folder:
@@ -89,7 +91,7 @@ def measure_peer(task: CompareTask, environment: str, setting: str, counts: list
             "--algorithms", ",".join(task.algorithms), "--thread-level", task.thread_level,
             "-c" if settings["validate"] else "-C", "--no-point-to-point",
             "--mpi-setting", setting, "--json", file,
-            *(["--heap"] if task.heap else []), *(["--layout", layout] if layout else [])]
+            *(["--heap"] if task.heap else []), *where.options()]
         result = subprocess.run(
             [python_of(environment), "-m", "smcoll", "compare", *map(str, options)],
             stdout=subprocess.DEVNULL, stderr=None if sys.stderr.isatty() else subprocess.PIPE,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .. import launch
+from . import options, selection
 
 # (program and arguments, whether it is a module): what to run in this process.
 postponed: tuple[list[str], bool] | None = None
@@ -26,6 +27,8 @@ def run_command(
     heap: Annotated[bool, typer.Option(
         "--heap", help="Put numpy's larger arrays into shared heaps, where other ranks read and "
         "write them directly (SMCOLL_HEAP=1).")] = False,
+    hosts: options.Hosts = "",
+    host_file: options.HostFile = None,
     layout: Annotated[str | None, typer.Option(
         help="Bind ranks to CPUs: compact, spread, or a list such as 0,2,4-7.")] = None,
     mpi_option: Annotated[list[str] | None, typer.Option(
@@ -39,6 +42,9 @@ def run_command(
     if heap:
         # Ranks started from here inherit it.
         os.environ["SMCOLL_HEAP"] = "1"
+    on = selection.hosts(hosts, host_file)
+    if on and ranks is None:
+        ranks, = selection.rank_counts("", on)
     if ranks is None:
         if layout or mpi_option:
             raise typer.BadParameter("--layout and --mpi-option need -n: they are for the mpiexec "
@@ -46,9 +52,9 @@ def run_command(
         postponed = (program, module)
         return
     if launch.under_mpiexec():
-        raise typer.BadParameter("this is a rank of a job already: leave -n out")
+        raise typer.BadParameter("this is a rank of a job already: leave -n and --hosts out")
     argv = launch.own_command("run-rank", "module" if module else "file", *program)
-    result = launch.run(ranks, argv, extra_options=mpi_option or (), layout=layout)
+    result = launch.run(ranks, argv, extra_options=mpi_option or (), layout=layout, hosts=on)
     raise typer.Exit(exit_code(result.returncode))
 
 

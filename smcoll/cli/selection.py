@@ -9,7 +9,9 @@ import numpy as np
 import typer
 
 from .. import config, floor, launch, node
+from .. import hosts as named_hosts
 from ..algos import ALGORITHMS
+from ..hosts import Host
 
 # As smcoll.workloads has them; importing that would initialise MPI in the command's own process.
 COLLECTIVES = (
@@ -101,16 +103,31 @@ def limits(file: Path) -> dict:
         raise typer.BadParameter(f"--limits: {error}") from None
 
 
-def rank_counts(text: str) -> list[int]:
-    """``2,4,8`` -> rank counts; nothing: one for each core."""
+def hosts(text: str, file: Path | None) -> list[Host]:
+    """``h1:4,h2:4``, or a hostfile; none: this machine."""
+    if text and file is not None:
+        raise typer.BadParameter("either --hosts or --hostfile")
+    try:
+        return named_hosts.read(file) if file else named_hosts.parse(text) if text else []
+    except ValueError as error:
+        raise typer.BadParameter(f"{'--hostfile' if file else '--hosts'} {error}") from None
+
+
+def rank_counts(text: str, on: Sequence[Host] = ()) -> list[int]:
+    """``2,4,8`` -> rank counts; nothing: as many as the hosts take, or one for each core."""
+    room = named_hosts.room(on)
     if not text:
-        return [max(2, len(launch.cores(node.allowed_cpus())))]
+        if on and room is None:
+            raise typer.BadParameter("-n is needed, or a number of ranks for each host: h1:4,h2:4")
+        return [room or max(2, len(launch.cores(node.allowed_cpus())))]
     try:
         counts = [int(part) for part in text.split(",")]
     except ValueError:
         counts = [0]
     if min(counts) < 1:
         raise typer.BadParameter(f"-n {text}: numbers of ranks such as 2,4,8")
+    if room is not None and max(counts) > room:
+        raise typer.BadParameter(f"-n {text}: the hosts take {room} ranks")
     return counts
 
 

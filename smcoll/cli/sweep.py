@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import launch
-from . import jobs, output, selection
+from . import jobs, options, output, selection
 from .output import RADIX_NAMES
 from .sweep_job import SweepTask, name_of
 
@@ -20,16 +19,10 @@ COLLECTIVES = ("barrier", "bcast", "reduce", "allreduce", "reduce_scatter", "sca
 
 
 def sweep_command(
-    ranks: Annotated[str, typer.Option(
-        "-n", "--ranks", show_default="one for each core", metavar="N[,N...]",
-        help="Ranks; one job for each number and layout.")] = "",
-    sizes: Annotated[str, typer.Option(
-        "-m", "--message-size", metavar="[MIN:]MAX", help="Message sizes in bytes.")] = "8:4M",
-    factor: Annotated[int, typer.Option(
-        min=2, help="From size to size: by this factor, and MAX itself.")] = 16,
-    size_list: Annotated[str, typer.Option(
-        "--sizes", metavar="BYTES[,BYTES...]", show_default="by -m and --factor",
-        help="These message sizes.")] = "",
+    ranks: options.Counts = "",
+    sizes: options.MessageSize = "8:4M",
+    factor: options.Factor = 16,
+    size_list: options.SizeList = "",
     collectives: Annotated[str, typer.Option(
         metavar="NAME[,NAME...]", help=f"Of {', '.join(COLLECTIVES)}.")] = "bcast,reduce,allreduce",
     algorithms: Annotated[str, typer.Option(
@@ -47,32 +40,25 @@ def sweep_command(
     layout: Annotated[list[str] | None, typer.Option(
         show_default="mpiexec's own", metavar="compact|spread|CPUS",
         help="Binding of the ranks; repeat it to compare several.")] = None,
-    iterations: Annotated[int, typer.Option(
-        "-i", "--iterations", min=0, show_default="as many as fit the budget",
-        help="Calls in a block.")] = 0,
-    warmup: Annotated[int, typer.Option(
-        "-x", "--warmup", min=0, show_default="a few percent of the budget",
-        help="Calls before the first block.")] = 0,
+    iterations: options.Iterations = 0,
+    warmup: options.Warmup = 0,
     repetitions: Annotated[int, typer.Option(
         "-r", "--repetitions", min=1, help="Blocks of each, by turns.")] = 7,
     budget: Annotated[float, typer.Option(
         min=0.001, help="Seconds for each variant and message size, validation apart.")] = 0.1,
-    validate: Annotated[bool, typer.Option(
-        "-c/-C", "--validate/--no-validate", help="Check results against numpy.")] = True,
-    element: Annotated[str, typer.Option("-T", "--type", help="Type of the elements.")] = "float64",
-    root: Annotated[str, typer.Option(
-        "-k", "--root-rank", metavar="RANK|rotate", help="Root of rooted collectives.",
-        )] = "rotate",
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE")] = None,
-    csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE")] = None,
-    plot_file: Annotated[Path | None, typer.Option(
-        "--plot", metavar="FILE", help="A figure (.png, .svg, .pdf); needs matplotlib.")] = None,
+    validate: options.Validate = True,
+    element: options.Element = "float64",
+    root: options.Root = "rotate",
+    json_file: options.JSONFile = None,
+    csv_file: options.CSVFile = None,
+    plot_file: options.PlotFile = None,
 ) -> None:
     """Measure every algorithm with every radix and segment size, beside MPI's own collective.
 
     Prints the fastest variant of each message size, as in the figures of Graham & Shipman 2008 and
     (n-ary trees, stages, tiles) of Li, Hoefler & Snir 2013; the files have them all. Started under
-    mpiexec, it measures with the ranks of that job.
+    mpiexec, it measures with the ranks of that job, which must be on one node (sweep-nodes is for
+    several).
     """
     names = selection.collectives(collectives)
     if fixed := [name for name in names if name not in COLLECTIVES]:
@@ -111,7 +97,7 @@ def outside_jobs(task: SweepTask, counts: list[int], layouts: list[str | None]) 
     for count, layout in itertools.product(counts, layouts):
         title = f"{count} ranks" + (f", {layout}" if layout else "")
         with jobs.progress_bar(title, task.rows(count)) as advance:
-            rows, job = jobs.run_job(task, count, layout, {}, advance)
+            rows, job = jobs.run_job(task, count, jobs.Where(layout), {}, advance)
         record["rows"] += [row | {"layout": layout or "mpiexec's own"} for row in rows]
         meta["jobs"].append(job)
     return record

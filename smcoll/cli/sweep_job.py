@@ -75,6 +75,9 @@ class SweepTask:
         mpi = measure.methods_of("mpi", plain)
         bench = measure.Bench(comm, [mpi], measure.Settings(**self.settings))
         facts = facts_about_job(MPI, bench)
+        if len(facts["nodes"]) > 1:
+            raise smcoll.Error("the ranks are on several nodes, where these algorithms are stages: "
+                               "see smcoll sweep-nodes")
         # The first second of a job is slow whatever runs in it: ranks settle on their cores.
         bench.measure("allreduce", 1024)
         for segment_size, points in itertools.groupby(self.points(), key=lambda point: point[0]):

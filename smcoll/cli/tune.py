@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,21 +10,15 @@ from rich.console import Console
 from .. import config, launch, node, tables
 from ..model import fit, machine, parameters
 from ..topology import hardware
-from . import jobs, model, model_output, output, selection
+from . import jobs, model, model_output, options, output, selection
 from .tune_job import TuneTask
 
 
 def tune_command(
-    ranks: Annotated[str, typer.Option(
-        "-n", "--ranks", show_default="one for each core", metavar="N[,N...]",
-        help="Ranks; one job, and one table, for each number.")] = "",
-    sizes: Annotated[str, typer.Option(
-        "-m", "--message-size", metavar="[MIN:]MAX", help="Message sizes in bytes.")] = "8:4M",
-    factor: Annotated[int, typer.Option(
-        min=2, help="From size to size: by this factor, and MAX itself.")] = 8,
-    size_list: Annotated[str, typer.Option(
-        "--sizes", metavar="BYTES[,BYTES...]", show_default="by -m and --factor",
-        help="These message sizes.")] = "",
+    ranks: options.Counts = "",
+    sizes: options.MessageSize = "8:4M",
+    factor: options.Factor = 8,
+    size_list: options.SizeList = "",
     collectives: Annotated[str, typer.Option(
         metavar="NAME[,NAME...]", help=f"Of {', '.join(model.COLLECTIVES)}; or all.",
         )] = "barrier,bcast,reduce,allreduce",
@@ -38,10 +31,9 @@ def tune_command(
     table_file: Annotated[str, typer.Option(
         "--table", metavar="FILE", show_default="where smcoll.Comm looks for it",
         help="Where the decision table goes; off: nowhere.")] = "auto",
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE")] = None,
-    csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE")] = None,
-    plot_file: Annotated[Path | None, typer.Option(
-        "--plot", metavar="FILE", help="A figure (.png, .svg, .pdf); needs matplotlib.")] = None,
+    json_file: options.JSONFile = None,
+    csv_file: options.CSVFile = None,
+    plot_file: options.PlotFile = None,
 ) -> None:
     """Measure the model's parameters and every algorithm, and write the decision table.
 
@@ -116,7 +108,7 @@ def run(task: TuneTask, count: int, meta: dict) -> tuple[list[dict], dict]:
     """One job; ranks on cores of their own are bound, so that distances are known."""
     layout = "compact" if count <= task.cores else None
     with jobs.progress_bar(f"{count} ranks", task.rows(count)) as advance:
-        rows, facts = jobs.run_job(task, count, layout, {}, advance)
+        rows, facts = jobs.run_job(task, count, jobs.Where(layout), {}, advance)
     meta["jobs"].append(facts)
     return rows, facts
 

@@ -17,18 +17,22 @@ cdef int allreduce_between(Span span, const Reduction *reduction, char *vector, 
     ``peers``: the rank that does it on each node. By ``Config.between_nodes``; the default is what
     takes fewest steps: recursive doubling takes two more where nodes are no power of two.
     """
-    cdef size_t nbytes = elements * reduction.unit
-    cdef int nodes = span.nodes, mine = span.mine
+    cdef int mine = span.mine
     if not reduction.ordered:
         mine = span.layout.index(mine)
         peers = [peers[node] for node in span.layout]
-    algorithm = span.config.between_nodes
-    if algorithm == "auto":
-        few_bytes = nbytes * <size_t> nodes <= 16384
-        algorithm = "dissemination" if nodes & (nodes - 1) and few_bytes else "recursive_doubling"
-    if algorithm == "dissemination":
+    if chosen_between(span, elements * reduction.unit) == "dissemination":
         return dissemination(span, reduction, vector, elements, peers, mine)
     return recursive_doubling(span, reduction, vector, elements, peers, mine)
+
+
+cdef str chosen_between(Span span, size_t nbytes):
+    """The algorithm for a vector of so many bytes."""
+    cdef int nodes = span.nodes
+    if span.config.between_nodes != "auto":
+        return span.config.between_nodes
+    few_bytes = nbytes * <size_t> nodes <= 16384
+    return "dissemination" if nodes & (nodes - 1) and few_bytes else "recursive_doubling"
 
 
 cdef int recursive_doubling(Span span, const Reduction *reduction, char *vector, size_t elements,

@@ -18,6 +18,12 @@ cdef enum:
 
 # ---------------------------------------------------------------------- Bcast
 
+cdef bint is_chained(Span span, size_t nbytes) except -1:
+    """Whether a vector has so many sections that nodes pass it along a chain."""
+    cdef size_t section = span.section(1)
+    return (nbytes + section - 1) // section >= <size_t> span.nodes > 2
+
+
 cdef int bcast(Span span, char *buffer, size_t nbytes, int root) except -1:
     """One copy for each node over the network, from leader to leader; the leaders broadcast it.
 
@@ -31,8 +37,7 @@ cdef int bcast(Span span, char *buffer, size_t nbytes, int root) except -1:
     cdef list sent = [], expected = [], children = []
     parent = None
     if span.local == local_leader:
-        parent, children = span.tree(span.place.node_of[root],
-                                     sections >= <size_t> span.nodes > 2, False)
+        parent, children = span.tree(span.place.node_of[root], is_chained(span, nbytes), False)
     for k in range(sections):
         if parent is not None:
             while j < sections and j < k + AHEAD:

@@ -76,6 +76,14 @@ cdef class Span:
                  if getattr(self.config, name) != "auto"]
         return f"Config({', '.join(names)}) holds for ranks of one node" if names else ""
 
+    def stage_name(self, collective, size_t nbytes):
+        """The algorithm of a stage of so many bytes in this node."""
+        if collective == "bcast" and nbytes <= self.in_lines and not self.bcast_is_named:
+            return "fan_out"
+        if collective == "reduce" and nbytes <= self.in_lines and not self.reduce_is_named:
+            return "fan_in"
+        return decision_for(self.node.decisions, collective, nbytes).algorithm
+
     # ------------------------------------------------------------------ who does what
 
     cdef int leader(self, int node, int root):

@@ -21,6 +21,7 @@ from smcoll.cursor cimport Cursor, copy_message
 from smcoll.engine cimport Engine, Tally, stream_signature
 from smcoll.kernels cimport OP_MIN, TYPE_INT64, Operation, element_size
 from smcoll.nodes cimport bundles, moving, reducing
+from smcoll.nodes.between cimport chosen_between
 from smcoll.nodes.span cimport Reduction, Span
 from smcoll.operations cimport LocalReduction
 from smcoll.reduce_scatter cimport Blocks
@@ -305,19 +306,35 @@ cdef class SpanningEngine(Engine):
     # ------------------------------------------------------------------ what it is
 
     def describe(self, collective, size_t nbytes):
-        """(algorithm, parameters) between and in the nodes, for ``Comm.explain``."""
-        span = self.span
-        parameters = {"nodes": span.place.nodes}
-        if collective == "allreduce" and reducing.is_sliced(self.span, nbytes):
-            parameters |= {"network_ranks": reducing.users_of_network(self.span),
-                           "section_bytes": self.span.section(1)}
+        """(algorithm, parameters) between and in the nodes, for ``Comm.explain``.
+
+        ``stages``: algorithms in a node, between nodes, and in a node, as far as they have names.
+        """
+        cdef Span span = self.span
+        cdef size_t section = min(nbytes, span.section(1))
+        parameters = {"nodes": span.nodes}
+        if collective == "barrier":
+            section = nbytes = 0
+        if collective == "allreduce" and reducing.is_sliced(span, nbytes):
+            users = reducing.users_of_network(span)
+            parameters |= {"network_ranks": users, "section_bytes": span.section(1), "stages": [
+                span.stage_name("reduce_scatter", min(nbytes, span.section(1) * <size_t> users)),
+                f"slices by {users} ranks of a node",
+                span.stage_name("allgather", section // <size_t> users)]}
             return "slices between nodes", parameters
-        if collective == "allgather" and not moving.is_bundled(self.span, nbytes):
+        if collective == "allgather" and not moving.is_bundled(span, nbytes):
             return "blocks between pairs of ranks", parameters
         if collective in ("allreduce", "barrier"):
-            parameters["between_nodes"] = self.config.between_nodes
+            parameters["between_nodes"] = chosen_between(span, nbytes)
+            parameters["stages"] = [span.stage_name("reduce", nbytes), parameters["between_nodes"],
+                                    span.stage_name("bcast", nbytes)]
         if collective in ("bcast", "reduce"):
-            parameters["section_bytes"] = self.span.section(1)
+            tree = "chain" if moving.is_chained(span, nbytes) and collective == "bcast" else (
+                "binomial tree")
+            parameters["section_bytes"] = span.section(1)
+            parameters["stages"] = [tree, span.stage_name(collective, section)]
+            if collective == "reduce":
+                parameters["stages"].reverse()
         if collective in ("gather", "scatter", "alltoall"):
             parameters["bundle_size"] = self.config.bundle_size
             return "a bundle for each pair of nodes", parameters

@@ -1,0 +1,183 @@
+"""``smcoll sweep-nodes``: forms of Allreduce and Barrier across nodes, against size and ranks."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from .. import launch
+from . import jobs, options, output, selection
+from .sweep_nodes_job import COLLECTIVES, FORMS, NodesTask
+
+
+def sweep_nodes_command(
+    ranks: options.Counts = "",
+    hosts: options.Hosts = "",
+    host_file: options.HostFile = None,
+    pretended: Annotated[str, typer.Option(
+        "--pretend-nodes", metavar="N[,N...]", show_default="none",
+        help="Deal this machine's ranks out to so many nodes that smcoll takes for several; MPI "
+        "sees one. Jobs of their own for each number.")] = "",
+    sizes: options.MessageSize = "8:1M",
+    factor: options.Factor = 8,
+    size_list: options.SizeList = "",
+    collectives: Annotated[str, typer.Option(
+        metavar="NAME[,NAME...]", help=f"Of {', '.join(COLLECTIVES)}.")] = ",".join(COLLECTIVES),
+    forms: Annotated[str, typer.Option(
+        metavar="NAME[,NAME...]", help="Which forms: tree (leaders, by recursive doubling), "
+        "dissemination (leaders), tiled (a slice by each of several ranks of a node).",
+        )] = ",".join(FORMS),
+    network_ranks: Annotated[str, typer.Option(
+        metavar="N[,N...]", show_default="smcoll's choice",
+        help="Ranks of a node that exchange slices at once (tiled).")] = "",
+    iterations: options.Iterations = 0,
+    warmup: options.Warmup = 0,
+    repetitions: Annotated[int, typer.Option(
+        "-r", "--repetitions", min=1, help="Blocks of each, by turns.")] = 9,
+    budget: Annotated[float, typer.Option(
+        min=0.001, help="Seconds for each form and message size, validation apart.")] = 0.3,
+    validate: options.Validate = True,
+    json_file: options.JSONFile = None,
+    csv_file: options.CSVFile = None,
+    plot_file: options.PlotFile = None,
+) -> None:
+    """Measure Allreduce and Barrier across nodes in each form, beside MPI's own.
+
+    As in figures 21 (forms against vector size) and 25 (Barrier against the number of ranks) of
+    Li, Hoefler & Snir 2013. Started under mpiexec, it measures with the ranks of that job.
+    """
+    names = chosen("--collectives", collectives, COLLECTIVES)
+    task = NodesTask(
+        names, selection.sizes(sizes, factor, size_list),
+        {"budget": budget, "repetitions": repetitions, "iterations": iterations, "warmup": warmup,
+         "validate": validate},
+        chosen("--forms", forms, tuple(FORMS)),
+        selection.radices("--network-ranks", network_ranks) if network_ranks else [0])
+    if plot_file is not None:
+        output.require_matplotlib()
+    where = jobs.Where(None, selection.hosts(hosts, host_file))
+    counts = selection.rank_counts(ranks, where.hosts)
+    nodes = selection.radices("--pretend-nodes", pretended) if pretended else [0]
+    if launch.under_mpiexec():
+        if ranks or where.is_chosen or len(nodes) > 1:
+            raise typer.BadParameter("this is a rank of a job already: leave -n and --hosts out, "
+                                     "and name one number of nodes to pretend")
+        record = jobs.inside_job(replace(task, pretended_nodes=nodes[0]))
+        if record is None:
+            return  # not rank 0
+    else:
+        if pretended and where.hosts:
+            raise typer.BadParameter("either --hosts or --pretend-nodes")
+        if not pretended and not where.hosts:
+            raise typer.BadParameter("several nodes are needed: --hosts, --hostfile or "
+                                     "--pretend-nodes")
+        if max(nodes) > min(counts):
+            raise typer.BadParameter(f"--pretend-nodes {pretended}: a node needs a rank")
+        record = outside_jobs(task, counts, nodes, where)
+    print_times(output.wide_console(), record["rows"])
+    output.finish(record, json_file, csv_file, plot_file, plot)
+
+
+def chosen(option: str, text: str, known: tuple[str, ...]) -> list[str]:
+    """Names, all of them known."""
+    names = selection.names(text)
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise typer.BadParameter(f"{option}: {', '.join(unknown) or 'none'} "
+                                 f"(there are {', '.join(known)})")
+    return names
+
+
+def outside_jobs(task: NodesTask, counts: list[int], nodes: list[int], where: jobs.Where) -> dict:
+    """A job for each number of ranks and of pretended nodes."""
+    record: dict = {"meta": jobs.describe(task, launch.mpi_info()), "rows": []}
+    for count, pretended in itertools.product(counts, nodes):
+        one = replace(task, pretended_nodes=pretended)
+        with jobs.progress_bar(f"{count} ranks", one.rows()) as advance:
+            rows, job = jobs.run_job(one, count, where, {}, advance)
+        record["rows"] += rows
+        record["meta"]["jobs"].append(job)
+    return record
+
+
+# ---------------------------------------------------------------------- showing
+
+
+def print_times(console: Console, rows: list[dict]) -> None:
+    """A line for each point, a column for each form."""
+    forms = list(dict.fromkeys(row["algorithm"] for row in rows))
+    table = Table()
+    for name in ("ranks", "nodes", "collective", "bytes", "MPI us", *(f"{one} us" for one in forms),
+                 "fastest", "times faster"):
+        table.add_column(name, justify="left" if name in ("collective", "fastest") else "right")
+    for (ranks, nodes, collective, nbytes), group in points_of(rows).items():
+        times = {row["algorithm"]: row for row in group if row["valid"] is not False}
+        best = min(times.values(), key=lambda row: row["smcoll_us"], default=None)
+        table.add_row(
+            str(ranks), str(nodes), collective, str(nbytes),
+            output.microseconds(group[0]["mpi_us"]),
+            *(output.microseconds(times[one]["smcoll_us"]) if one in times else "-"
+              for one in forms),
+            best["algorithm"] if best else "-",
+            output.ratio(best["ratio"], best["ratio_low"]) if best else "-")
+    console.print(table)
+    for row in rows:
+        if row["valid"] is False:
+            console.print(f"[bold red]wrong:[/bold red] {row['ranks']} ranks: {row['collective']} "
+                          f"of {row['bytes']} bytes by {row['algorithm']}", soft_wrap=True)
+
+
+def points_of(rows: list[dict]) -> dict[tuple, list[dict]]:
+    """(ranks, nodes, collective, bytes) -> the rows of its forms."""
+    points: dict[tuple, list[dict]] = {}
+    for row in rows:
+        points.setdefault((row["ranks"], row["nodes"], row["collective"], row["bytes"]),
+                          []).append(row)
+    return points
+
+
+def plot(file, rows: list[dict], title: str) -> None:
+    """Above: Allreduce against size, for each job. Below: Barrier, and the shortest and the longest
+    Allreduce, against the number of ranks.
+    """
+    rows = [row for row in rows if row["valid"] is not False]
+    vectors = [row for row in rows if row["collective"] == "allreduce"]
+    jobs_ = list(dict.fromkeys((row["ranks"], row["nodes"]) for row in rows))
+    ends = sorted({row["bytes"] for row in vectors})
+    against = [("barrier", 0)] if any(row["collective"] == "barrier" for row in rows) else []
+    against += [("allreduce", nbytes) for nbytes in dict.fromkeys(ends[:1] + ends[-1:])]
+    above = jobs_ if vectors else []
+    names = list(output.curves_of(rows))
+    figure, panels = output.new_figure(2 if above else 1, max(len(above), len(against)), title)
+    for panel in panels.flat:
+        panel.set_visible(False)
+    for panel, (ranks, nodes) in zip(panels[0], above, strict=False):
+        here = [row for row in vectors if (row["ranks"], row["nodes"]) == (ranks, nodes)]
+        panel.set_visible(True)
+        output.draw_curves(panel, output.curves_of(here), names)
+        panel.set_title(f"allreduce, {ranks} ranks on {nodes} nodes", fontsize="small")
+    for panel, (collective, nbytes) in zip(panels[-1], against, strict=False):
+        panel.set_visible(True)
+        here = [row for row in rows if (row["collective"], row["bytes"]) == (collective, nbytes)]
+        draw_against_ranks(panel, here, names)
+        panel.set_title(collective + (f" of {nbytes} bytes" if nbytes else ""), fontsize="small")
+    figure.savefig(file, dpi=150)
+
+
+def draw_against_ranks(panel, rows: list[dict], names: list[str]) -> None:
+    """Time against ranks, log-log, a curve for each form; nodes are named below the ranks."""
+    places = sorted({(row["ranks"], row["nodes"]) for row in rows})
+    # Ranks alone do not tell jobs apart where the same number is on more nodes.
+    against = "ranks" if len({ranks for ranks, _ in places}) == len(places) else "nodes"
+    curves = output.curves_of([row | {"bytes": row[against]} for row in rows])
+    output.draw_curves(panel, curves, names)
+    ticks = {row[against]: f"{row[against]}\n({row['nodes']} nodes)" if against == "ranks"
+             else str(row[against]) for row in rows}
+    panel.set_xticks(sorted(ticks), [ticks[number] for number in sorted(ticks)])
+    panel.minorticks_off()
+    panel.set_xlabel(against)
