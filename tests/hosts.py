@@ -129,7 +129,8 @@ class Hosts:
             options = ["--host", slots, "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl",
                        "self,sm,tcp", "--mca", "osc", "^ucx", "--mca", "mpi_yield_when_idle", "1",
                        "-x", "PYTHONPATH", "-x", "OPENBLAS_NUM_THREADS",
-                       *(["--enable-recovery"] if outlives_its_dead else [])]
+                       # Without ulfm, Open MPI's TCP aborts whoever was connected to the dead.
+                       *(["--enable-recovery", "--with-ft", "ulfm"] if outlives_its_dead else [])]
         elif outlives_its_dead:
             # A shell around each rank lives on: the proxy sees nothing.
             runner = ["sh", "-c", '"$0" "$@" || exec sleep 100', *runner]
