@@ -118,7 +118,8 @@ class Hosts:
         runner = [sys.executable, *([] if outlives_its_dead else ["-m", "mpi4py"])]
         if info.family == launch.OPEN_MPI:
             options = ["--host", slots, "-x", "PYTHONPATH", "-x", "OPENBLAS_NUM_THREADS",
-                       *(["--enable-recovery"] if outlives_its_dead else [])]
+                       # Without ulfm, Open MPI's TCP aborts whoever was connected to the dead.
+                       *(["--enable-recovery", "--with-ft", "ulfm"] if outlives_its_dead else [])]
         elif outlives_its_dead:
             # A shell around each rank lives on: the proxy sees nothing.
             runner = ["sh", "-c", '"$0" "$@" || exec sleep 100', *runner]

@@ -199,6 +199,7 @@ def test_the_affinity_mask_binds_on_this_machine(comm_world, monkeypatch):
 # ---------------------------------------------------------------------- what is made
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(4)
 def test_what_smcoll_communicators_give_goes_through_shared_memory(machine, comm_world):
     machine("package:2 core:2 pu:1", "0 1 2 3")
@@ -268,6 +269,7 @@ def test_split_to_a_named_level(machine, comm):
     assert ranks_of(whole, comm) == [0, 1, 2, 3]
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(4)
 def test_split_type_unguided_is_split_and_names_the_level(machine, comm_world):
     machine(FIGURE_1, "0 2 4 6")

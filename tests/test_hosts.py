@@ -129,8 +129,9 @@ def test_a_host_whose_processes_are_killed_is_named_without_a_timeout(ranks, dyi
         folder = several.folder
         command, variables = several.command(ranks, VANISH, folder, dying[0], count,
                                              outlives_its_dead=True)
-        job = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with open(folder / "output", "w") as output:
+            job = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL,
+                                   stdout=output, stderr=subprocess.STDOUT)
         try:
             everyone = range(sum(ranks))
             wait_for([folder / f"pid-{rank}" for rank in everyone])
@@ -142,7 +143,7 @@ def test_a_host_whose_processes_are_killed_is_named_without_a_timeout(ranks, dyi
                     os.kill(pid, how)
             others = [rank for rank in everyone if rank not in (2, 3)]
             found = results(folder, others)
-            assert set(found) == set(others), found
+            assert set(found) == set(others), (found, (folder / "output").read_text())
             for text in found.values():
                 ended, kind, message = text.split(" ", 2)
                 assert kind == "PeerError", text
