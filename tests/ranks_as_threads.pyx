@@ -25,14 +25,12 @@ from smcoll.barrier cimport (
 )
 from smcoll.cursor cimport Cursor, start_cursor
 from smcoll.engine cimport DATA_REGIONS, STREAMS, Engine, signature_of, stream_signature
-from smcoll.heap cimport heap_allocate, heap_free
 from smcoll.kernels cimport OP_SUM, TYPE_INT64, Operation, reduction_kernel_for
 from smcoll.reduce_scatter cimport Blocks
 from smcoll.segment cimport Mapping
 from smcoll.streams cimport Exchange, Transfer, begin_exchange, complete_exchange
 from smcoll.trees cimport TreeView
 
-from smcoll import heap
 from smcoll.algos import ALGORITHMS, COLLECTIVE_NUMBERS
 from smcoll.config import Config
 from smcoll.memory import budget
@@ -45,7 +43,6 @@ cdef extern from "sched.h" nogil:
 cdef enum:
     LONGEST = 3000             # elements of 8 bytes: six sections of the smallest data regions
     RADICES = 3
-    HEAP_SIZE = 64 << 20       # bytes
     NUMBERS = 32               # more than the largest number of a collective
     WRONG_DATA = -100          # beside the FAILED codes
 
@@ -95,10 +92,8 @@ cdef class _Rank:
 
     cdef Engine engine
     cdef _View mapping
-    cdef int64_t *send         # in this call: private, or in the heap
+    cdef int64_t *send
     cdef int64_t *recv
-    cdef int64_t *private_memory[2]
-    cdef int64_t *heap_memory[2]
     cdef size_t *begin
     cdef size_t *block
     cdef Cursor *cursors
@@ -112,15 +107,14 @@ cdef class _Rank:
     cdef readonly str where
 
     def __cinit__(self, Mapping whole, config, int rank, int size, uint64_t seed, uint64_t start):
-        cdef int radix, i
+        cdef int radix
         self.mapping = _View(rank, size, config)
         self.mapping.over(whole)
         self.mapping.reserve_control()
         # Two domains where the ranks are enough.
         places = [(f"NUMA node {2 * other // size}",) for other in range(size)]
-        # One heap, which is every thread's.
         self.engine = Engine(self.mapping, config, rank, size, size > 2, 0, None, budget, start,
-                             places, [None] * size if config.heap else None)
+                             places)
         self.engine.use(decide(config, size, size > 2, len(self.engine.domains)))
         for collective, names in ALGORITHMS.items():
             self.algorithms[COLLECTIVE_NUMBERS[collective]] = len(names)
@@ -129,13 +123,8 @@ cdef class _Rank:
         self.engine.team.attended = INT64_MAX // 2
         for radix in range(RADICES):
             self.trees[radix] = &self.engine.tree(radix + 1).view
-        for i in range(2):
-            self.private_memory[i] = <int64_t *> calloc(LONGEST * size, 8)
-            if config.heap:
-                self.heap_memory[i] = <int64_t *> heap_allocate(LONGEST * size * 8, True)
-                if self.heap_memory[i] == NULL:
-                    raise MemoryError()
-        self.send, self.recv = self.private_memory[0], self.private_memory[1]
+        self.send = <int64_t *> calloc(LONGEST * size, 8)
+        self.recv = <int64_t *> calloc(LONGEST * size, 8)
         self.begin = <size_t *> calloc(size + 1, sizeof(size_t))
         self.block = <size_t *> calloc(size, sizeof(size_t))
         self.cursors = <Cursor *> calloc(size, sizeof(Cursor))
@@ -145,11 +134,8 @@ cdef class _Rank:
         self.own = seed * 31 + <uint64_t> rank + 1
 
     def __dealloc__(self):
-        cdef int i
-        for i in range(2):
-            free(self.private_memory[i])
-            if self.heap_memory[i] != NULL:
-                heap_free(self.heap_memory[i])
+        free(self.send)
+        free(self.recv)
         free(self.begin)
         free(self.block)
         free(self.cursors)
@@ -162,7 +148,6 @@ cdef class _Rank:
         with nogil:
             while done < calls and status == DONE:
                 self.dawdle()
-                self.take_memory()
                 status = self.step()
                 done += 1
         self.status = status
@@ -180,15 +165,6 @@ cdef class _Rank:
         elif kind < 4:
             for _pause in range(next_random(&self.own) % 2000):
                 cpu_pause()
-
-    cdef void take_memory(self) noexcept nogil:
-        """For this call: in the heap or not, each buffer as this rank likes."""
-        self.send, self.recv = self.private_memory[0], self.private_memory[1]
-        if self.heap_memory[0] != NULL:
-            if next_random(&self.own) % 4 != 0:
-                self.send = self.heap_memory[0]
-            if next_random(&self.own) % 4 != 0:
-                self.recv = self.heap_memory[1]
 
     cdef int step(self) noexcept nogil:
         """One collective, chosen by the random numbers that all ranks share."""
@@ -380,8 +356,6 @@ def run_threads(int ranks, int calls, uint64_t seed, uint64_t start, settings, d
     ``start``: where all counters begin. ``settings``: of ``Config``. ``deadline`` in seconds.
     """
     config = Config(**settings)
-    if config.heap:
-        heap.create(HEAP_SIZE, HEAP_SIZE, lambda: HEAP_SIZE)
     whole = Mapping(0, ranks, config)
     whole.create(os.urandom(NONCE_BYTES))
     whole.unlink()
