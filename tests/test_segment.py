@@ -19,6 +19,7 @@ from smcoll import segment
 PAGE = os.sysconf("SC_PAGESIZE")
 SEGMENTS = ("/dev/shm/smcoll-", "/memfd:smcoll")
 HEAPS = "/memfd:smcoll-heap"
+RESERVED = "counts memory: with a threshold of a byte the first call reserves the data regions"
 
 
 def is_segment(path: str) -> bool:
@@ -98,6 +99,7 @@ def test_streams_keep_to_their_share():
     assert segment.memory_cost(smcoll.Config(), 1000)["streams_per_rank"] < 1000 * (2 * PAGE + 1024)
 
 
+@pytest.mark.staged(RESERVED)
 @pytest.mark.mpi(2, 3, 5)
 @pytest.mark.parametrize("fields", CONFIGS)
 @pytest.mark.parametrize("eager", [False, True])
@@ -204,6 +206,7 @@ def test_made_and_freed_in_a_loop(comm_world):
     assert mappings() == []
 
 
+@pytest.mark.staged(RESERVED)
 @pytest.mark.mpi(2)
 def test_many_at_once(comm_world):
     """Two tiers: hundreds of communicators with small messages cost a few pages each."""
@@ -219,6 +222,7 @@ def test_many_at_once(comm_world):
         comm.Free()
 
 
+@pytest.mark.staged(RESERVED)
 @pytest.mark.mpi(2)
 def test_budget(comm_world, capfd):
     """Memory beyond the budget is refused on all ranks alike; freeing gives it back."""
