@@ -110,6 +110,12 @@ cdef class Attendant:
     cdef int64_t timed_poke(self) except -1
 
 
+# In signatures of calls without one.
+cdef enum:
+    NO_OPERATION = 31
+    NO_TYPE = 63
+
+
 cdef inline uint64_t pack_signature(int collective, int op, int element_type, int algorithm,
                                     int fan_in, int fan_out, int root) noexcept nogil:
     return (<uint64_t> (collective & 31) << 59 | <uint64_t> (op & 31) << 54

@@ -47,6 +47,8 @@ def describe_call(uint64_t signature, uint64_t nbytes):
         details.append(f"root={root}")
     if collective in _MEASURED:
         details.append(f"{nbytes} B")
+    if collective == COLLECTIVE_ALLGATHER and root:
+        details.append(f"counts #{root:06x}")          # of several lengths, over several nodes
     title = _COLLECTIVE_TITLES.get(collective, f"collective {collective}")
     return f"{title}({', '.join(details)})" if details else title
 

@@ -73,13 +73,18 @@ def explain_spanning(engine, collective, nbytes):
     if collective in ("scan", "exscan") and not engine.in_rank_order:
         return Explanation(collective, nbytes, "MPI", "MPI's own", {},
                            "the nodes do not hold the ranks in their order")
-    if engine.data_refused and collective != "barrier":
+    if engine.data_refused and not engine.is_inline(collective, 0, nbytes):
         return Explanation(collective, nbytes, "MPI", "MPI's own", {},
                            "the memory could not be reserved on all nodes")
     algorithm, parameters = engine.describe(collective, nbytes)
-    unheeded = engine.span.unheeded()
+    reasons = ["its ranks are on several nodes"]
+    if engine.span.unheeded():
+        reasons.append(engine.span.unheeded())
+    if engine.span.network.unwatched:
+        reasons.append("nobody watches whether other nodes vanish "
+                       f"({engine.span.network.unwatched})")
     return Explanation(collective, nbytes, "shared memory and network", algorithm, parameters,
-                       "its ranks are on several nodes" + (unheeded and f"; {unheeded}"))
+                       "; ".join(reasons))
 
 
 class Collectives(Reductions, Movement, Objects):

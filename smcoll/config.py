@@ -186,6 +186,10 @@ class Config:
         "auto", _one_of("auto", "recursive_doubling", "dissemination"), "",
         "how nodes exchange short vectors in Allreduce and Barrier: auto, recursive_doubling or "
         "dissemination")
+    watch_nodes: bool = _setting(
+        True, _boolean, "",
+        "over several nodes, their leaders hold a TCP connection to each other, by whose end they "
+        "learn that one has died; off: they learn it from others of its node, or by the timeout")
     slice_above: int = _setting(
         "32K", _bytes_between(0, 1 << 50), "bytes",
         "over several nodes, an Allreduce of more is cut into slices that several ranks of a node "

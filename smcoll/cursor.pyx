@@ -95,17 +95,16 @@ cdef void copy_message(Cursor *source, Cursor *target, size_t nbytes) noexcept n
     """The next ``nbytes`` bytes from one layout to another."""
     cdef char between[COPIED_AT_ONCE]
     cdef size_t piece
+    if source.runs == NULL:
+        unpack_next(target, source.address + source.done, nbytes)
+        source.done += nbytes
+        return
     if target.runs == NULL:
         pack_next(source, target.address + target.done, nbytes)
         target.done += nbytes
         return
     while nbytes > 0:
-        piece = nbytes
-        if source.runs == NULL:
-            unpack_next(target, source.address + source.done, piece)
-            source.done += piece
-        else:
-            piece = min(nbytes, <size_t> COPIED_AT_ONCE)
-            pack_next(source, between, piece)
-            unpack_next(target, between, piece)
+        piece = min(nbytes, <size_t> COPIED_AT_ONCE)
+        pack_next(source, between, piece)
+        unpack_next(target, between, piece)
         nbytes -= piece

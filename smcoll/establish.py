@@ -28,6 +28,7 @@ from .nodes.network import Network, hidden_communicator
 from .nodes.placement import Placement
 from .nodes.span import ONE_NODE_ONLY, Span
 from .nodes.spanning import SpanningEngine
+from .nodes.watch import say_goodbye, watch_leaders
 from .segment import NONCE_BYTES, Mapping, remove_stale
 from .topology import domains
 
@@ -133,11 +134,20 @@ def _own_place(rank: int) -> dict:
         return {"misplaced": f"rank {rank}: {error}"[:1000]}
 
 
+def _own_switches(rank: int) -> dict:
+    """The switches above this host, and what is wrong with their description."""
+    try:
+        return {"switches": domains.own_switches(MPI.Intracomm(MPI.COMM_WORLD).Get_rank)}
+    except (ValueError, OSError) as error:
+        return {"off_network": f"rank {rank}: {error}"[:1000]}
+
+
 def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Config, str]:
     """The engine of ``comm``, collectively, with rank 0's settings; or None and why not.
 
     Raises SegmentError on every rank when the segment can't be had and ``strict`` is set,
-    TopologyError where one rank's ``SMCOLL_TOPOLOGY`` or ``SMCOLL_BINDING`` is malformed.
+    TopologyError where one rank's ``SMCOLL_TOPOLOGY`` or ``SMCOLL_BINDING`` is malformed, and over
+    several nodes where ``SMCOLL_NETWORK`` is, or has no line for a host.
     """
     rank, size = comm.Get_rank(), comm.Get_size()
     if size == 1:
@@ -145,26 +155,28 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
     _this_thread.config = config
     mine = {
         "place": (),
+        "switches": (),
+        "off_network": None,
         "misplaced": None,
         "config": dataclasses.asdict(config) if rank == 0 else None,
         "nonce": os.urandom(NONCE_BYTES).hex(),
     }
-    mine["problem"] = _problem_of(rank, lambda: mine.update(_facts() | _own_place(rank)))
+    mine["problem"] = _problem_of(rank, lambda: mine.update(
+        _facts() | _own_place(rank) | _own_switches(rank)))
     facts = gather(comm, mine)
     config = Config(**facts[0]["config"])
-    misplaced = next((fact["misplaced"] for fact in facts if fact["misplaced"] is not None), None)
-    if misplaced is not None:
-        raise TopologyError(misplaced)
+    _check_all(facts, "misplaced")
     if config.disable:
         return None, config, "disabled by its settings"
     problem = next((fact["problem"] for fact in facts if fact["problem"] is not None), None)
     if problem is not None:
         return _refused(comm, config, problem)
     instructions = min(fact["instructions"] for fact in facts)
-    place = Placement([fact["node"] for fact in facts])
+    place = Placement([fact["node"] for fact in facts], [fact["switches"] for fact in facts])
     if place.nodes == 1:
         engine, problem = _node_engine(comm, config, facts, instructions)
     elif config.across_nodes:
+        _check_all(facts, "off_network")
         engine, problem = _spanning_engine(comm, config, facts, instructions, place)
     else:
         return None, config, "its ranks are on several nodes"
@@ -179,6 +191,13 @@ def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Confi
     if place.nodes == 1:
         return engine, config, "shared memory"
     return engine, config, f"shared memory on each of {place.nodes} nodes, messages between them"
+
+
+def _check_all(facts: list[dict], problem: str) -> None:
+    """TopologyError, on all ranks alike, where one rank told such a problem."""
+    told = next((fact[problem] for fact in facts if fact[problem] is not None), None)
+    if told is not None:
+        raise TopologyError(told)
 
 
 def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
@@ -211,8 +230,9 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
         def make_engine() -> None:
             nonlocal engine
             engine = Engine(mapping, config, rank, size, oversubscribed, instructions,
-                            progress.poke, budget, places=[fact["place"] for fact in facts],
-                            heaps=heaps)
+                            progress.poke, budget, places=[fact["place"] for fact in facts])
+            if heaps is not None:
+                engine.use_heaps(heaps)
             engine.use(select.decide(config, size, oversubscribed, len(engine.domains), table,
                                      heaps is not None))
 
@@ -248,14 +268,26 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
         # Of this node alone: one that raised here would leave the others waiting.
         engine, problem = None, str(error)[:400]
     neighbours.Free()
-    records = gather(comm, {"problem": problem,
+    placed = tuple(place.node_of)
+    records = gather(comm, {"problem": problem, "watched": placed in hidden.watches,
                             "oversubscribed": engine is not None and engine.oversubscribed})
     problem = next((record["problem"] for record in records if record["problem"]), "")
     if problem:
         if engine is not None:
             engine.close()
         return None, problem
-    span = Span(engine, Network(hidden.comm, tag, engine, place), place, config, rank)
+    if config.watch_nodes and not all(record["watched"] for record in records):
+        try:
+            hidden.watches[placed] = watch_leaders(comm, gather, place, rank)
+        except BaseException:
+            engine.close()
+            raise
+        progress.before_finalize(say_goodbye)
+    watch, unwatched = None, "watch_nodes is off"
+    if config.watch_nodes:
+        watch, unwatched = hidden.watches[placed]
+    network = Network(hidden.comm, tag, engine, place, watch, unwatched)
+    span = Span(engine, network, place, config, rank)
     unheeded = span.unheeded()
     if unheeded and rank == 0:
         print(f"smcoll: {unheeded}; this communicator of {size} ranks is on {place.nodes} nodes",

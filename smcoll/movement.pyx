@@ -25,8 +25,9 @@ from smcoll.buffers cimport Message, Specification, parse, plain_array
 from smcoll.cursor cimport Cursor, Runs, copy_message, pack_next, start_cursor, unpack_next
 from smcoll.datatypes cimport Typemap, typemap_of
 from smcoll.domains cimport DomainView, Holders, leader_of, members_of
-from smcoll.engine cimport CARRIED_OUT, USE_MPI, Engine, stream_signature
+from smcoll.engine cimport Engine, stream_signature
 from smcoll.messages cimport Gathered, Messages
+from smcoll.reservation cimport CARRIED_OUT, USE_MPI
 from smcoll.state cimport check_root, engine_of, own_mpi
 from smcoll.streams cimport Transfer
 

@@ -26,8 +26,9 @@ from smcoll.barrier cimport (
     COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_SCATTER,
 )
 from smcoll.cursor cimport start_cursor
-from smcoll.engine cimport USE_MPI, Engine, stream_signature
+from smcoll.engine cimport Engine, stream_signature
 from smcoll.messages cimport Gathered, Messages
+from smcoll.reservation cimport USE_MPI
 from smcoll.state cimport check_root, engine_of, own_mpi
 from smcoll.streams cimport Transfer
 

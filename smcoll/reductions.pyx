@@ -24,11 +24,12 @@ from smcoll.blocks cimport check_message, read_integers
 from smcoll.buffers cimport Message, Specification, parse, plain_array
 from smcoll.cursor cimport Cursor, copy_message, start_cursor
 from smcoll.datatypes cimport Typemap, typemap_of
-from smcoll.engine cimport CARRIED_OUT, USE_MPI, Engine, signature_of
+from smcoll.engine cimport Engine, signature_of
 from smcoll.kernels cimport OPS, element_size
 from smcoll.movement cimport gather_counts
 from smcoll.operations cimport NO_OP, LocalReduction, code_of_op, mpi_takes
 from smcoll.reduce_scatter cimport Blocks
+from smcoll.reservation cimport CARRIED_OUT, USE_MPI
 from smcoll.state cimport check_root, engine_of, own_mpi
 
 cdef object IN_PLACE = MPI.IN_PLACE

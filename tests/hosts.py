@@ -8,8 +8,10 @@ ours.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -100,9 +102,13 @@ class Hosts:
         """Run a line of shell on a host."""
         subprocess.run([*ENTER, "-t", str(self.pid(name)), "sh", "-c", command], check=True)
 
-    def run_ranks(self, ranks: list[int], source: str, *arguments,
-                  timeout: float = 60) -> subprocess.CompletedProcess:
-        """Run a Python program, given as source text, on so many ranks of each host."""
+    def command(self, ranks: list[int], source: str, *arguments,
+                outlives_its_dead: bool = False) -> tuple[list[str], dict[str, str]]:
+        """(command, environment) of a Python program, given as source text, on so many ranks of
+        each host.
+
+        ``outlives_its_dead``: the launcher leaves the other ranks alone when one dies.
+        """
         info = launch.mpi_info()
         program = self.folder / "program.py"
         program.write_text(textwrap.dedent(source))
@@ -117,14 +123,40 @@ class Hosts:
             "PRTE_MCA_prte_tmpdir_base": str(self.folder)}
         variables.pop("PRTE_MCA_rmaps_default_mapping_policy", None)
         options = ["-hosts", slots]
+        runner = [sys.executable, *([] if outlives_its_dead else ["-m", "mpi4py"])]
         if info.family == launch.OPEN_MPI:
             # Unbound, since both hosts would bind their first rank to the same CPU.
             options = ["--host", slots, "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl",
                        "self,sm,tcp", "--mca", "osc", "^ucx", "--mca", "mpi_yield_when_idle", "1",
-                       "-x", "PYTHONPATH", "-x", "OPENBLAS_NUM_THREADS"]
-        return subprocess.run(
-            [*ENTER, "-t", str(self.pid("n0")), f"--wd={self.folder}", info.mpiexec, *options,
-             "-n", str(sum(ranks)), sys.executable, "-m", "mpi4py", str(program),
-             *map(str, arguments)],
-            env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=timeout, check=False)
+                       "-x", "PYTHONPATH", "-x", "OPENBLAS_NUM_THREADS",
+                       *(["--enable-recovery"] if outlives_its_dead else [])]
+        elif outlives_its_dead:
+            # A shell around each rank lives on: the proxy sees nothing.
+            runner = ["sh", "-c", '"$0" "$@" || exec sleep 100', *runner]
+        return [*ENTER, "-t", str(self.pid("n0")), f"--wd={self.folder}", info.mpiexec, *options,
+                "-n", str(sum(ranks)), *runner, str(program), *map(str, arguments)], variables
+
+    def run_ranks(self, ranks: list[int], source: str, *arguments,
+                  timeout: float = 60) -> subprocess.CompletedProcess:
+        """Run such a program to its end."""
+        command, variables = self.command(ranks, source, *arguments)
+        return subprocess.run(command, env=variables, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=timeout, check=False)
+
+    def processes(self, name: str) -> list[int]:
+        """Process ids of a host: all that live in its network namespace but its shell."""
+        ours = os.stat(f"/proc/{self.pid(name)}/ns/net").st_ino
+        found = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and os.stat(entry / "ns/net").st_ino == ours:
+                    found.append(int(entry.name))
+        shells = {shell.pid for shell in self.shells}
+        return [pid for pid in found if pid != self.pid(name) and pid not in shells]
+
+    def end_processes(self) -> None:
+        """End what jobs have left on the hosts."""
+        for name in self.names:
+            for pid in self.processes(name):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)

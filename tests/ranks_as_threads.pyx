@@ -24,9 +24,10 @@ from smcoll.barrier cimport (
     COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_SCAN, COLLECTIVE_SCATTER, DONE, Team, begin_call,
 )
 from smcoll.cursor cimport Cursor, start_cursor
-from smcoll.engine cimport DATA_REGIONS, STREAMS, Engine, signature_of, stream_signature
+from smcoll.engine cimport Engine, signature_of, stream_signature
 from smcoll.kernels cimport OP_SUM, TYPE_INT64, Operation, reduction_kernel_for
 from smcoll.reduce_scatter cimport Blocks
+from smcoll.reservation cimport DATA_REGIONS, STREAMS
 from smcoll.segment cimport Mapping
 from smcoll.streams cimport Exchange, Transfer, begin_exchange, complete_exchange
 from smcoll.trees cimport TreeView

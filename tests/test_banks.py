@@ -16,6 +16,7 @@ SECTION = 4096  # bytes of a segment; a multiple of a page
 LONG_ENOUGH = 0.3  # seconds in which a root that may run ahead does, on a busy machine
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(2, 3)
 @pytest.mark.parametrize("nbytes", [16, SECTION])
 @pytest.mark.parametrize("banks", [1, 2])
@@ -32,6 +33,7 @@ def test_a_bank_is_kept_until_its_last_slot_is_read(comm_world, nbytes, banks):
                 time.sleep(LONG_ENOUGH)
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(3)
 @pytest.mark.parametrize("banks", [1, 2, 3])
 @pytest.mark.parametrize("sections", [1, 2, 3, 4])

@@ -202,8 +202,9 @@ def test_all_ops_and_types_through_comm(comm_world, collective, name):
                 if collective == "allreduce" or rank == root:
                     what = (collective, name, op, typecode, count)
                     check(result, expected(op, typecode, ranks, count, seed), what)
-        explanation = comm.explain(collective, nbytes=8000)
-        assert (explanation.path, explanation.algorithm) == ("shared memory", name)
+        if not hasattr(comm.engine, "span"):          # over nodes it is the name of a stage
+            explanation = comm.explain(collective, nbytes=8000)
+            assert (explanation.path, explanation.algorithm) == ("shared memory", name)
 
 
 @pytest.mark.mpi(2, 3, 5, 7, 8)

@@ -45,7 +45,7 @@ def check(comm):
 
 
 def calls(comm) -> int:
-    return sum(row["calls"] for row in comm.stats() if row["path"] == "shared memory")
+    return sum(row["calls"] for row in comm.stats() if row["path"] != "MPI")
 
 
 def whole_group(comm, make):
@@ -122,6 +122,8 @@ KINDS = {
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("used_before", [False, True], ids=["new", "used"])
 def test_what_is_made_is_of_its_kind(comm_world, parent, name, used_before):
+    if name == "Create_dist_graph" and "MPIR_CVAR_NUM_CLIQUES" in os.environ:
+        pytest.skip("MPICH's own hangs where its cliques pretend to be nodes")
     if used_before:
         check(parent)
     plain = MAKERS[name](comm_world)

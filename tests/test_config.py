@@ -34,6 +34,7 @@ VALID = {
     "streaming_size": ("8M", 8 << 20),
     "across_nodes": ("off", False),
     "between_nodes": ("dissemination", "dissemination"),
+    "watch_nodes": ("off", False),
     "slice_above": ("64K", 65536),
     "network_ranks": ("2", 2),
     "network_section": ("32K", 32768),
@@ -73,6 +74,7 @@ INVALID = {
     "streaming_size": ["0", "-1", "far"],
     "across_nodes": ["maybe"],
     "between_nodes": ["tree", ""],
+    "watch_nodes": ["maybe"],
     "slice_above": ["-1", "much"],
     "network_ranks": ["-1", "4097", "all"],
     "network_section": ["4095", "2G"],
@@ -176,6 +178,7 @@ def test_describe():
 # ---------------------------------------------------------------------- what settings do
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(3)
 @pytest.mark.parametrize("collective", ["barrier", "bcast", "reduce", "allreduce"])
 def test_algorithm_by_name(comm_world, collective):
@@ -195,6 +198,7 @@ def test_algorithm_by_name(comm_world, collective):
             assert rows == [(collective, name, "shared memory", 1)]
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(3)
 def test_radices_reach_the_algorithm(comm_world):
     config = smcoll.Config(fan_in=1, fan_out=2, allreduce="fan_in_fan_out")
@@ -213,7 +217,7 @@ def test_rank_0_s_settings_count(comm_world):
         result = np.zeros(5000)
         comm.Allreduce(np.ones(5000), result)
         assert (result == comm.size).all()
-        assert comm.explain("allreduce", nbytes=8).algorithm == "tiled"
+        assert comm.engine.config.allreduce == "tiled"
         assert len(set(comm_world.allgather(str(comm.explain("bcast", nbytes=10**6))))) == 1
 
 
@@ -229,6 +233,7 @@ def test_disable(comm_world):
         assert rows == [("allreduce", "MPI", 1)]
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_stats_and_explain(comm_world):
     with smcoll.Comm(comm_world) as comm:

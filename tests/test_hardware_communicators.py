@@ -170,6 +170,7 @@ def test_real_communicators_are_those_computed(machine, comm_world, tmp_path, se
 # ---------------------------------------------------------------------- this machine
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_the_affinity_mask_binds_on_this_machine(comm_world, monkeypatch):
     for name in ("TOPOLOGY", "BINDING", "NETWORK"):
@@ -222,6 +223,7 @@ def test_level_info_is_local_kept_by_duplicates_and_unknown_elsewhere(machine, c
     inner.Free()
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_bindings_may_change_between_calls(machine, comm_world):
     machine(FIGURE_1, "0 1")
@@ -253,6 +255,7 @@ def test_distances(machine, comm_world):
 # ---------------------------------------------------------------------- named levels, Split_type
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(4)
 def test_split_to_a_named_level(machine, comm):
     machine(FIGURE_1, "0 1 4 all")
@@ -280,6 +283,7 @@ def test_split_type_unguided_is_split_and_names_the_level(machine, comm_world):
         assert inner.Split_type(MPI.COMM_TYPE_HW_UNGUIDED) == MPI.COMM_NULL
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(4)
 @pytest.mark.parametrize("level, expected", [
     ("L3Cache", [[0, 1], [0, 1], [2, 3], [2, 3]]), ("hwloc://Core", [[0], [1], [2], [3]]),
@@ -294,6 +298,7 @@ def test_split_type_guided(machine, comm_world, level, expected):
         assert comm.Split_type(MPI.COMM_TYPE_HW_GUIDED) == MPI.COMM_NULL
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(4)
 @pytest.mark.parametrize("kind", ["COMM_TYPE_HW_UNGUIDED", "COMM_TYPE_HW_GUIDED",
                                   "COMM_TYPE_SHARED"])
@@ -308,6 +313,7 @@ def test_split_type_leaves_out_ranks_that_say_so(machine, comm_world, kind):
             None if out else [0, 2, 3] if shared else [0] if comm.rank == 0 else [2, 3])
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_other_split_types_are_mpis(machine, comm_world):
     machine("nonsense")
@@ -450,6 +456,7 @@ def test_only_intracommunicators_have_levels(machine, comm_world):
     half.Free()
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(3)
 def test_unbound_ranks_have_no_level_below_the_node(machine, comm_world):
     machine(FIGURE_1)                                             # nobody is bound

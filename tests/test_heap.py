@@ -407,6 +407,7 @@ def test_the_same_bits_wherever_arrays_lie(comm_world):
 
 
 @pytest.mark.staged(PRIVATE)
+@pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_stats_and_explain_say_what_was_direct(comm_world):
     with smcoll.Comm(comm_world, smcoll.Config(heap=True, strict=True)) as comm:
@@ -427,6 +428,7 @@ def test_stats_and_explain_say_what_was_direct(comm_world):
         assert row["direct_bytes"] == (8 * LARGE if comm.rank == 0 else 0)
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(2, 3)
 def test_large_broadcasts_between_two_ranks_are_staged(comm_world):
     with smcoll.Comm(comm_world, smcoll.Config(heap=True, strict=True)) as comm:
@@ -470,6 +472,7 @@ def mapped() -> int:
         return sum("smcoll-heap" in line for line in maps)
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_heaps_are_mapped_once_for_all_communicators_and_unmapped_with_the_last(comm_world):
     config = smcoll.Config(heap=True, strict=True)
@@ -488,6 +491,7 @@ def test_heaps_are_mapped_once_for_all_communicators_and_unmapped_with_the_last(
 
 
 @pytest.mark.staged(PRIVATE)
+@pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_where_one_rank_has_no_heap_all_stage(comm_world, monkeypatch, capfd):
     if comm_world.rank == 1:
@@ -503,6 +507,7 @@ def test_where_one_rank_has_no_heap_all_stage(comm_world, monkeypatch, capfd):
         assert "no shared heaps" in capfd.readouterr().err
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(2, 3)
 def test_heaps_that_one_rank_cannot_map_are_given_back_by_all(comm_world, monkeypatch):
     gc.collect()
@@ -519,6 +524,7 @@ def test_heaps_that_one_rank_cannot_map_are_given_back_by_all(comm_world, monkey
     assert budget.claimed == claimed
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_a_set_up_that_is_interrupted_gives_back_what_it_had(comm_world, monkeypatch):
     def interrupt(config, ranks_on_node=0):

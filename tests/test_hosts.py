@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import hosts
 import pytest
+from test_waiting import results
 
 pytestmark = [
     pytest.mark.slow,
@@ -78,3 +83,76 @@ def test_what_crosses_the_network_grows_with_nodes_not_with_ranks():
     assert few["allreduce"][1] == many["allreduce"][1] == 2
     assert [rows["dissemination"][1] for rows in (few, many, four)] == [2, 2, 8]
     assert many["allreduce"][0] < 2 * few["allreduce"][0]
+
+
+VANISH = """
+    import os, signal, sys, time
+    import numpy as np
+    from mpi4py import MPI
+    import smcoll
+
+    directory, first_dead, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    world = MPI.COMM_WORLD
+    rank = world.rank
+    comm = smcoll.Comm(world)
+    host = comm.allgather(os.uname().nodename)
+    for _ in range(3):
+        comm.Allreduce(np.ones(count), np.ones(count))
+
+    def report(name, text):
+        with open(os.path.join(directory, f"{name}.part"), "w") as file:
+            file.write(text)
+        os.rename(file.name, os.path.join(directory, f"{name}"))
+
+    report(f"pid-{rank}", str(os.getpid()))
+    if host[rank] == host[first_dead]:
+        time.sleep(60)             # until the test kills it
+    try:
+        for _ in range(1000):
+            comm.Allreduce(np.ones(count), np.ones(count))
+            comm.Barrier()
+        report(f"rank-{rank}", "no error")
+    except BaseException as error:
+        report(f"rank-{rank}", f"{time.monotonic():.1f} {type(error).__name__} {error}")
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("ranks, dying, count", [
+    ([2, 2], [2, 3], 1), ([2, 2, 1], [2, 3], 100_000), ([2, 2], [2], 1)])
+def test_a_host_whose_processes_are_killed_is_named_without_a_timeout(ranks, dying, count):
+    with hosts.Hosts(len(ranks)) as several:
+        folder = several.folder
+        command, variables = several.command(ranks, VANISH, folder, dying[0], count,
+                                             outlives_its_dead=True)
+        job = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            everyone = range(sum(ranks))
+            wait_for([folder / f"pid-{rank}" for rank in everyone])
+            time.sleep(0.5)        # the others are in a call
+            at = time.monotonic()
+            pids = [int((folder / f"pid-{rank}").read_text()) for rank in dying]
+            for how in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in pids:
+                    os.kill(pid, how)
+            others = [rank for rank in everyone if rank not in (2, 3)]
+            found = results(folder, others)
+            assert set(found) == set(others), found
+            for text in found.values():
+                ended, kind, message = text.split(" ", 2)
+                assert kind == "PeerError", text
+                assert "rank 2 has died, the leader of ranks 2 and 3 on n2" in message, text
+                print(f"{float(ended) - at:.1f} s after the death: {message}")
+                assert float(ended) - at < 10, text
+        finally:
+            several.end_processes()
+            job.kill()
+            job.wait()
+
+
+def wait_for(files, seconds=30):
+    end = time.monotonic() + seconds
+    while not all(file.exists() for file in files):
+        assert time.monotonic() < end, [file for file in files if not file.exists()]
+        time.sleep(0.05)

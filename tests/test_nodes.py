@@ -21,7 +21,8 @@ from test_waiting import end_job, results
 
 import smcoll
 from smcoll.memory import budget
-from smcoll.nodes.placement import Placement, neighbours
+from smcoll.nodes import connections, watch
+from smcoll.nodes.placement import Placement, layout, neighbours
 
 PLACEMENTS = {
     "blocks": lambda ranks: pretend.blocks(ranks, 2),
@@ -65,18 +66,112 @@ def test_nodes_are_numbered_by_their_lowest_rank():
     assert place.counterpart(2, 1) == 4 and place.counterpart(4, 2) == 3
 
 
+# Switches above the nodes, from the top down.
+NETWORKS = {
+    "unknown": lambda nodes: [()] * nodes,
+    "alternating": lambda nodes: [(f"core{node % 2}",) for node in range(nodes)],
+    "two levels": lambda nodes: [(f"core{node % 2}", f"core{node % 2}/edge{node % 3}")
+                                 for node in range(nodes)],
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("chain", [False, True])
 @pytest.mark.parametrize("nodes", range(1, 18))
-def test_trees_between_nodes_reach_every_node_once(nodes, chain):
+def test_trees_between_nodes_reach_every_node_once(nodes, chain, network):
+    above = NETWORKS[network](nodes)
     for root in {0, nodes // 2, nodes - 1}:
         reached = [root]
         for node in reached:
-            parent, children = neighbours(node, nodes, root, chain)
+            parent, children = neighbours(node, root, chain, above)
             assert (parent is None) == (node == root)
             for child in children:
-                assert neighbours(child, nodes, root, chain)[0] == node
+                assert neighbours(child, root, chain, above)[0] == node
                 reached.append(child)
         assert sorted(reached) == list(range(nodes))
+
+
+def crossings(messages, above, depth):
+    """How many (from, to) leave a switch at this depth."""
+    return sum(above[one][:depth + 1] != above[other][:depth + 1] for one, other in messages)
+
+
+@pytest.mark.parametrize("chain", [False, True])
+def test_trees_leave_a_switch_no_more_often_than_they_must(chain):
+    nodes = 17
+    above = NETWORKS["two levels"](nodes)
+    flat = NETWORKS["unknown"](nodes)
+
+    def edges(root, network):
+        return [(node, child) for node in range(nodes)
+                for child in neighbours(node, root, chain, network)[1]]
+
+    for root in range(nodes):
+        for depth, switches in ((0, 2), (1, 6)):
+            assert crossings(edges(root, above), above, depth) == switches - 1
+            assert crossings(edges(root, flat), above, depth) > switches - 1
+
+
+def test_exchanges_between_nodes_leave_their_switch_in_the_last_steps_only():
+    nodes = 8
+    above = NETWORKS["alternating"](nodes)
+    order = layout(above)
+    assert sorted(order) == list(range(nodes))
+    steps = [[(order[place], order[place ^ distance]) for place in range(nodes)]
+             for distance in (1, 2, 4)]
+    assert [crossings(step, above, 0) for step in steps] == [0, 0, nodes]
+
+
+@pytest.mark.mpi(4)
+@pytest.mark.parametrize("between", ["recursive_doubling", "dissemination"])
+def test_switches_change_no_result(comm_world, tmp_path, monkeypatch, between):
+    rank, size = comm_world.rank, comm_world.size
+    network = tmp_path / "network"
+    network.write_text("".join(f"h{host} core{host % 2}\n" for host in range(size)))
+    monkeypatch.setenv("SMCOLL_NETWORK", str(network))
+    monkeypatch.setenv("SMCOLL_BINDING", " ".join(f"h{host}:all" for host in range(size)))
+    monkeypatch.setenv("SMCOLL_NODE", str(rank))
+    comm = smcoll.Comm(comm_world, smcoll.Config(between_nodes=between, **SETTINGS))
+    comm.Barrier()
+    assert comm.engine.span.place.above == [("core0",), ("core1",)] * 2
+    everyone = [np.random.default_rng(peer).standard_normal(3000) for peer in range(size)]
+    for root in range(size):
+        data = everyone[rank].copy()
+        comm.Bcast(data, root)
+        np.testing.assert_array_equal(data, everyone[root])
+        total = np.zeros(3000)
+        comm.Reduce(everyone[rank], total, root=root)
+        if rank == root:
+            np.testing.assert_allclose(total, sum(everyone))
+    for count in (3, 2000, 3000):
+        total = np.zeros(count)
+        comm.Allreduce(everyone[rank][:count], total)
+        np.testing.assert_allclose(total, sum(everyone)[:count])
+        assert len(set(comm.allgather(total.tobytes()))) == 1
+    pair = MPI.INT64_T.Create_contiguous(2).Commit()
+    operation = MPI.Op.Create(append_digits, commute=False)
+    result = np.zeros(2, int)
+    comm.Allreduce([np.array([rank + 1, 1]), 1, pair], [result, 1, pair], operation)
+    assert list(result) == [1234, 4]
+    comm.Reduce([np.array([rank + 1, 1]), 1, pair], [result, 1, pair], operation, 2)
+    assert rank != 2 or list(result) == [1234, 4]
+    operation.Free()
+    pair.Free()
+    comm.Free()
+
+
+@pytest.mark.mpi(4)
+def test_a_host_that_the_network_does_not_have_is_told_to_all_ranks(comm_world, tmp_path,
+                                                                    monkeypatch):
+    network = tmp_path / "network"
+    network.write_text("h0 core0\nh1 core0\nh2 core0\n")
+    monkeypatch.setenv("SMCOLL_NETWORK", str(network))
+    monkeypatch.setenv("SMCOLL_BINDING", "h0:all h1:all h2:all h3:all")
+    monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank // 2))
+    comm = smcoll.Comm(comm_world)
+    with pytest.raises(smcoll.TopologyError, match="no line for host 'h3'"):
+        comm.Barrier()
+    comm.Free()
 
 
 # ---------------------------------------------------------------------- results
@@ -300,6 +395,34 @@ def test_where_one_node_cannot_have_the_memory_every_call_is_right(comm_world, m
     comm.Allreduce(np.ones(5000), total)
     np.testing.assert_array_equal(total, size)
     assert comm.engine.data_refused
+    assert comm.explain("reduce_scatter", 16).path == "MPI"
+    comm.Free()
+
+
+@pytest.mark.mpi(4)
+@pytest.mark.parametrize("strict", [False, True])
+def test_memory_that_one_node_cannot_have_is_refused_in_every_call_that_needs_it(
+        comm_world, monkeypatch, capfd, strict):
+    monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank // 2))
+    comm = smcoll.Comm(comm_world, smcoll.Config(strict=strict))
+    comm.Barrier()
+    if comm_world.rank == 2:
+        def refuse(*arguments):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(budget, "claim", refuse)
+    for _ in range(3):
+        total = np.zeros(5000)
+        if strict:
+            with pytest.raises(smcoll.SegmentError):
+                comm.Allreduce(np.ones(5000), total)
+        else:
+            comm.Allreduce(np.ones(5000), total)
+            np.testing.assert_array_equal(total, comm.size)
+        comm.Allreduce(np.ones(2), total[:2])        # needs none
+        np.testing.assert_array_equal(total[:2], comm.size)
+    assert comm.explain("allreduce", 40_000).path == "MPI"
+    assert comm.explain("allreduce", 16).path == "shared memory and network"
     comm.Free()
 
 
@@ -378,6 +501,22 @@ def test_ranks_of_different_nodes_that_disagree_find_out(spread, wrong):
 
 @pytest.mark.mpi(4)
 @pytest.mark.parametrize("spread", ["blocks", "round robin"], indirect=True)
+@pytest.mark.parametrize("unit", [1, 1000])
+def test_ranks_that_disagree_about_the_counts_of_an_allgatherv_find_out(spread, unit):
+    comm = smcoll.Comm(spread, smcoll.Config(timeout=20, **SETTINGS))
+    rank = comm.rank
+    agreed, wrong = unit * np.array([3, 2, 1, 4]), unit * np.array([3, 1, 2, 4])
+    received = np.zeros(10 * unit)
+    comm.Allgatherv(np.full(agreed[rank], float(rank)), [received, agreed])
+    np.testing.assert_array_equal(received, np.repeat(np.arange(4.0), agreed))
+    counts = wrong if rank == 2 else agreed
+    with pytest.raises(smcoll.MismatchError):
+        for _ in range(3):
+            comm.Allgatherv(np.full(counts[rank], float(rank)), [received, counts])
+
+
+@pytest.mark.mpi(4)
+@pytest.mark.parametrize("spread", ["blocks", "round robin"], indirect=True)
 @pytest.mark.parametrize("count", [1, 5000])
 def test_a_timeout_is_told_to_all_nodes(spread, count):
     comm = smcoll.Comm(spread, smcoll.Config(timeout=0.5))
@@ -438,6 +577,132 @@ def test_a_death_is_told_to_the_other_node(tmp_path, victim, kinds):
             assert text.split()[0] in kinds and f"rank {victim}" in text, text
     finally:
         end_job(job)
+
+
+VANISH = """
+    import os, signal, sys, time
+    from mpi4py import MPI
+    world = MPI.COMM_WORLD
+    directory, nodes, victims, count, helper = sys.argv[1:6]
+    rank, victims, count = world.rank, [int(victim) for victim in victims], int(count)
+    os.environ["SMCOLL_NODE"] = nodes[rank]
+    import numpy as np
+    import smcoll
+    comm = smcoll.Comm(world)
+    comm.Allreduce(np.ones(count), np.ones(count))
+    pids = world.allgather(os.getpid())
+    launchers = set(world.allgather(os.getppid()))
+
+    def report(text):
+        with open(os.path.join(directory, f"rank-{rank}.part"), "w") as file:
+            file.write(text)
+        os.rename(file.name, os.path.join(directory, f"rank-{rank}"))
+
+    if rank == victims[0]:
+        if helper == "helper" and os.fork() == 0:
+            time.sleep(15)
+            os._exit(0)
+        time.sleep(0.3)
+        # mpiexec would end the job before anybody could notice: it is stopped.
+        for launcher in launchers:
+            os.kill(launcher, signal.SIGSTOP)
+        # Not one after the other: who is left for a moment would tell of the first.
+        for how in (signal.SIGSTOP, signal.SIGKILL):
+            for victim in reversed(victims):
+                if how != signal.SIGSTOP or victim != rank:
+                    os.kill(pids[victim], how)
+    if rank in victims or nodes[rank] == nodes[victims[0]]:
+        time.sleep(30)
+        os._exit(0)
+    began = time.monotonic()
+    try:
+        for _ in range(1000):
+            comm.Allreduce(np.ones(count), np.ones(count))
+            comm.Barrier()
+        report("no error")
+    except BaseException as error:
+        report(f"{time.monotonic() - began:.1f} s {type(error).__name__} {error}")
+    time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize("nodes, victims, count, helper", [
+    ("0011", "23", 1, "helper"),
+    ("00112", "23", 100_000, "no helper"),
+    # Its node lives on, but nobody there is in a call, who could tell.
+    ("0011", "2", 1, "no helper"),
+])
+def test_a_node_that_vanishes_is_named_at_once_without_a_timeout(tmp_path, nodes, victims, count,
+                                                                  helper):
+    job = programs.start_ranks(len(nodes), VANISH, tmp_path, nodes, victims, count, helper)
+    try:
+        others = [rank for rank in range(len(nodes)) if nodes[rank] != "1"]
+        found = results(tmp_path, others)
+        assert set(found) == set(others)
+        for text in found.values():
+            assert "PeerError rank 2 has died, the leader of ranks 2 and 3" in text, text
+            assert float(text.split()[0]) < 10, text
+    finally:
+        end_job(job)
+
+
+ENDS = """
+    import os, sys, time
+    from mpi4py import MPI
+    world = MPI.COMM_WORLD
+    rank, how = world.rank, sys.argv[1]
+    os.environ["SMCOLL_NODE"] = str(rank // 2)
+    import numpy as np
+    import smcoll
+    comm = smcoll.Comm(world, smcoll.Config(timeout=20))
+    gathered = np.zeros(4)
+    comm.Gather(np.zeros(1), gathered)
+    assert (comm.engine.span.network.leaders is None) == (rank % 2 == 1)
+    if rank == 1:
+        time.sleep(1.5)            # rank 0 waits for it, and looks
+    comm.Gather(np.full(1, float(rank)), gathered)
+    if rank == 0:
+        assert (gathered == range(4)).all()
+        # Nobody is left there but perhaps in MPI's own end.
+        assert comm.engine.span.network.leaders.look() == set()
+        print("gone, in good order:", sorted(comm.engine.span.network.leaders.connections))
+    if how == "free":
+        comm.Free()
+    if how == "finalize":
+        MPI.Finalize()
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "free", "finalize"])
+def test_an_end_in_good_order_is_no_death(how):
+    result = programs.run_ranks(4, ENDS, how)
+    assert result.returncode == 0, result.stderr
+    assert "gone, in good order: []" in result.stdout
+
+
+@pytest.mark.mpi(4)
+def test_leaders_that_can_not_be_connected_are_said_to(comm_world, monkeypatch):
+    monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank // 2))
+    monkeypatch.setattr(connections, "addresses", lambda: ["192.0.2.1"])     # nobody's
+    monkeypatch.setattr(watch, "CONNECT_WITHIN", 0.2)
+    monkeypatch.setattr(watch, "_unreachable", [])
+    group = comm_world.Create(comm_world.group.Excl([1]))       # one that nothing is known of
+    if group != MPI.COMM_NULL:
+        comm = smcoll.Comm(group)
+        total = np.zeros(1)
+        comm.Allreduce(np.ones(1), total)
+        assert total[0] == 3 and comm.engine.span.network.leaders is None
+        assert re.search(r"vanish \(rank \d: no connection to 1 of 1",
+                         comm.explain("bcast", 8).reason)
+        # A group that holds such a rank does not try again.
+        monkeypatch.setattr(watch, "CONNECT_WITHIN", 1e6)
+        two = group.Create(group.group.Incl([0, 1]))
+        if two != MPI.COMM_NULL:
+            pair = smcoll.Comm(two)
+            assert "vanish" in pair.explain("bcast", 8).reason
+            pair.Free()
+        comm.Free()
+        group.Free()
 
 
 FUZZER = (Path(__file__).parent / "differential.py").read_text()

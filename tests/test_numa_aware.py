@@ -22,6 +22,8 @@ PLACEMENTS = {
     "each alone": lambda ranks: [rank % 4 for rank in range(ranks)],
     "uneven": lambda ranks: uneven(ranks, ranks + 1),
 }
+# The domains are those of one machine.
+pytestmark = pytest.mark.one_node
 STAGED = [name for name in ALGORITHMS["reduce_scatter"]
           if name not in IN_RANK_ORDER["reduce_scatter"]]
 

@@ -193,6 +193,7 @@ def test_top_watches_in_a_terminal_until_interrupted(busy):
     assert "\x1b[1A" in text and "Traceback" not in text
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_who_left_and_who_gave_up(comm_world):
     """What a rank says of itself in shared memory is what an observer reads there."""

@@ -219,6 +219,7 @@ def test_the_model_is_not_asked_where_ranks_share_cores(write):
 # ---------------------------------------------------------------------- communicators
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(2, 3)
 def test_rank_0_s_table_is_everybody_s(comm_world, tmp_path):
     """Only rank 0 finds a table; all ranks follow it, and explain says so."""

@@ -11,24 +11,28 @@ from smcoll.nodes.span cimport Reduction, Span, combine
 
 cdef int allreduce_between(Span span, const Reduction *reduction, char *vector, size_t elements,
                            list peers) except -1:
-    """``vector`` becomes the reduction of all nodes' vectors, in their order.
+    """``vector`` becomes the reduction of all nodes' vectors: in their order where operands must
+    keep it, else as they lie below switches, so that the first steps stay there (LHS 2.5).
 
     ``peers``: the rank that does it on each node. By ``Config.between_nodes``; the default is what
     takes fewest steps: recursive doubling takes two more where nodes are no power of two.
     """
     cdef size_t nbytes = elements * reduction.unit
-    cdef int nodes = span.nodes
+    cdef int nodes = span.nodes, mine = span.mine
+    if not reduction.ordered:
+        mine = span.layout.index(mine)
+        peers = [peers[node] for node in span.layout]
     algorithm = span.config.between_nodes
     if algorithm == "auto":
         few_bytes = nbytes * <size_t> nodes <= 16384
         algorithm = "dissemination" if nodes & (nodes - 1) and few_bytes else "recursive_doubling"
     if algorithm == "dissemination":
-        return dissemination(span, reduction, vector, elements, peers)
-    return recursive_doubling(span, reduction, vector, elements, peers)
+        return dissemination(span, reduction, vector, elements, peers, mine)
+    return recursive_doubling(span, reduction, vector, elements, peers, mine)
 
 
 cdef int recursive_doubling(Span span, const Reduction *reduction, char *vector, size_t elements,
-                            list peers) except -1:
+                            list peers, int mine) except -1:
     """log2(nodes) exchanges of everything; the lower node's operand stands left on both sides.
 
     Beyond the largest power of two, N, the first nodes fold in pairs of neighbours, so that every
@@ -36,7 +40,7 @@ cdef int recursive_doubling(Span span, const Reduction *reduction, char *vector,
     """
     cdef Network network = span.network
     cdef size_t nbytes = elements * reduction.unit
-    cdef int nodes = span.nodes, mine = span.mine, power = 1, extra, place, partner, distance
+    cdef int nodes = span.nodes, power = 1, extra, place, partner, distance
     cdef char *theirs = span.scratch(1, nbytes)
     while 2 * power <= nodes:
         power *= 2
@@ -66,7 +70,7 @@ cdef int recursive_doubling(Span span, const Reduction *reduction, char *vector,
 
 
 cdef int dissemination(Span span, const Reduction *reduction, char *vector, size_t elements,
-                       list peers) except -1:
+                       list peers, int mine) except -1:
     """ceil(log2 nodes) steps for any number of nodes (LHS 2.5): nodes * ceil(log2 nodes) messages.
 
     In step s a node sends to the node 2^s before it and hears from the one 2^s behind. LHS send
@@ -75,7 +79,7 @@ cdef int dissemination(Span span, const Reduction *reduction, char *vector, size
     """
     cdef Network network = span.network
     cdef size_t nbytes = elements * reduction.unit
-    cdef int nodes = span.nodes, mine = span.mine, known = 1, more, i
+    cdef int nodes = span.nodes, known = 1, more, i
     # The operands of nodes mine, mine + 1, ..., round the ring.
     cdef char *operands = span.scratch(1, nbytes * <size_t> nodes)
     memcpy(operands, vector, nbytes)

@@ -8,7 +8,6 @@ from smcoll.allgather cimport Gathering
 from smcoll.cursor cimport Cursor, pack_next, start_cursor, unpack_next
 from smcoll.messages cimport Gathered
 from smcoll.nodes.network cimport Network, Parcel
-from smcoll.nodes.placement import neighbours
 from smcoll.nodes.span cimport Span
 from smcoll.streams cimport Transfer
 
@@ -32,8 +31,8 @@ cdef int bcast(Span span, char *buffer, size_t nbytes, int root) except -1:
     cdef list sent = [], expected = [], children = []
     parent = None
     if span.local == local_leader:
-        parent, children = neighbours(span.mine, span.nodes, span.place.node_of[root],
-                                      sections >= <size_t> span.nodes > 2)
+        parent, children = span.tree(span.place.node_of[root],
+                                     sections >= <size_t> span.nodes > 2, False)
     for k in range(sections):
         if parent is not None:
             while j < sections and j < k + AHEAD:
@@ -57,6 +56,20 @@ cdef int bcast(Span span, char *buffer, size_t nbytes, int root) except -1:
 cdef bint is_bundled(Span span, size_t longest) except -1:
     """Whether blocks are so short that a node's travel in one message."""
     return longest <= <size_t> span.config.bundle_size
+
+
+cdef uint64_t counts_fingerprint(const Gathering *blocks, int size) noexcept:
+    """24 bits by which ranks that disagree about the blocks' lengths differ; 0: all are as long.
+
+    FNV-1a. In the signature it takes the place of the root, which an Allgather does not have.
+    """
+    cdef uint64_t number = 0xcbf29ce484222325
+    cdef bint even = True
+    cdef int rank
+    for rank in range(size):
+        even = even and blocks.block[rank] == blocks.block[0]
+        number = (number ^ blocks.block[rank]) * <uint64_t> 0x100000001b3
+    return 0 if even else (number ^ number >> 24 ^ number >> 48) & 0xffffff
 
 
 cdef int allgather(Span span, Gathering *blocks) except -1:

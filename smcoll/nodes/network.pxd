@@ -35,6 +35,7 @@ cdef class Network:
     cdef readonly int tag
     cdef Engine node
     cdef object place
+    cdef readonly object leaders, unwatched
     cdef object alarm
     cdef bytearray alarm_text
     cdef list stagings

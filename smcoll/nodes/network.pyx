@@ -52,6 +52,7 @@ class Hidden:
         # Whatever the user's does: a message that is too long is told like other mistakes.
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.next_tag = TAGS           # the first ones are of whom it was made for
+        self.watches = {}              # by what node each rank is on: a leader's watch, or why none
         self.last_tag = min(MPI.Comm.Get_attr(self.comm, MPI.TAG_UB) or 32767, 1 << 30)
 
     def draw_tags(self):
@@ -173,8 +174,11 @@ cdef class Parcel:
 cdef class Network:
     """The messages of one communicator that spans nodes, as one of its ranks sends them."""
 
-    def __cinit__(self, comm, int tag, Engine node, place):
+    def __cinit__(self, comm, int tag, Engine node, place, leaders=None, unwatched=""):
+        """``leaders``: a leader's ``Watch``, else None; ``unwatched``: why no leader has one."""
         self.comm = comm
+        self.leaders = leaders
+        self.unwatched = unwatched
         self.tag = tag
         self.node = node
         self.place = place
@@ -292,9 +296,17 @@ cdef class Network:
             raise error
         return 0
 
-    def look_for_alarm(self):
-        """The same for the watch of a wait in shared memory."""
+    def look_around(self):
+        """The same for the watch of a wait; and on a leader, whether the other leaders live."""
         self.check_alarm()
+        for node in self.leaders.look() if self.leaders is not None else ():
+            leader = self.place.members[node][0]
+            error = PeerError(
+                f"rank {leader} has died, {self.place.role(leader)}, as rank "
+                f"{self.comm.Get_rank()} found during call {self.call}, "
+                f"{describe_call(self.signature, self.total)}")
+            error.blamed = leader
+            raise error
 
     def sound_alarm(self, error, int mine, int blamed):
         """Tell the other nodes, its counterpart on each, that this rank gave up, and for whom.
@@ -306,8 +318,9 @@ cdef class Network:
         text = str(error) if isinstance(error, Error) else (
             f"rank {mine} gave the communicator up: {type(error).__name__}")
         told = json.dumps({"kind": kind, "text": text[:ALARM // 8], "blamed": blamed}).encode()
+        dead = self.leaders.dead if self.leaders is not None else ()
         for node in range(self.place.nodes):
-            if node != self.place.node_of[mine]:
+            if node != self.place.node_of[mine] and node not in dead:
                 peer = self.place.counterpart(mine, node)
                 _alarms_sent.append((told, self.comm.Isend(told, peer, self.tag + 2)))
 

@@ -9,7 +9,6 @@ from smcoll.kernels cimport OP_SUM, TYPE_INT8, Operation
 from smcoll.messages cimport Gathered
 from smcoll.nodes.between cimport allreduce_between
 from smcoll.nodes.network cimport Network
-from smcoll.nodes.placement import neighbours
 from smcoll.nodes.span cimport Reduction, Span, combine
 from smcoll.streams cimport Transfer
 
@@ -69,7 +68,7 @@ cdef int reduce_to_root(Span span, const Reduction *reduction, int root) except 
             span.reduce(reduction, reduction.send + begin, NULL,
                         min(section, nbytes - begin) // unit, local_leader)
         return 0
-    parent, children = neighbours(span.mine, span.nodes, top, False)
+    parent, children = span.tree(top, False, reduction.ordered)
     cdef int fan = len(children), child
     # The result of this node and those below it comes to lie in the root's buffer or here.
     cdef bint at_home = parent is None and span.rank == root

@@ -31,6 +31,8 @@ cdef class Span:
     cdef uint64_t signature, total   # of the current call
     cdef int stage
     cdef list scratches
+    cdef list layout               # nodes, those below one switch as neighbours
+    cdef dict trees                # between nodes, as far as they were used
     cdef Plan fan_in, fan_out      # trees that need no memory but the flag lines
     cdef size_t in_lines           # bytes that fit those
     cdef bint reduce_is_named, bcast_is_named
@@ -39,6 +41,7 @@ cdef class Span:
     cdef char *scratch(self, int which, size_t nbytes) except NULL
     cdef int leader(self, int node, int root)
     cdef int local_leader(self, int root)
+    cdef tuple tree(self, int root_node, bint chain, bint ordered)
     cdef size_t section(self, size_t unit)
     cdef uint64_t next_stage(self)
     cdef int bcast(self, char *buffer, size_t nbytes, int local_root) except -1

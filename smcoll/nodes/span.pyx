@@ -6,6 +6,7 @@ the stage's number in it, and its bytes in all, so that ranks that disagree are 
 
 import numpy
 
+from smcoll.nodes.placement import layout, neighbours
 from smcoll.select import decision_for, override
 
 from libc.stdint cimport uint64_t
@@ -43,6 +44,8 @@ cdef class Span:
         self.local = place.local_of[rank]
         self.locals = len(place.members[self.mine])
         self.scratches = []
+        self.layout = layout(place.above)
+        self.trees = {}
         self.fan_in = node.plan(COLLECTIVE_REDUCE, override(
             decision_for(node.decisions, "reduce", 0), "reduce", algorithm="fan_in"))
         self.fan_out = node.plan(COLLECTIVE_BCAST, override(
@@ -84,6 +87,17 @@ cdef class Span:
     cdef int local_leader(self, int root):
         """The same for this node, as the node's engine numbers its ranks."""
         return self.place.local_of[self.leader(self.mine, root)]
+
+    cdef tuple tree(self, int root_node, bint chain, bint ordered):
+        """(parent, children) of this node in the tree between nodes.
+
+        ``ordered``: children stand for nodes that follow each other, whatever the switches.
+        """
+        key = root_node, chain, ordered
+        if key not in self.trees:
+            above = [()] * self.nodes if ordered else self.place.above
+            self.trees[key] = neighbours(self.mine, root_node, chain, above)
+        return self.trees[key]
 
     cdef size_t section(self, size_t unit):
         """Bytes of a long vector that go through network and memory in one piece."""

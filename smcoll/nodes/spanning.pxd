@@ -14,6 +14,8 @@ cdef class SpanningEngine(Engine):
     cdef int in_a_call             # 1 while this rank is in a call
 
     cdef bint composes(self, int collective, const Operands *operands) except -1
+    cdef bint fits_lines(self, int collective, size_t nbytes) except -1
+    cdef int memory_as_agreed(self) except -1
     cdef bint needs_memory(self, int collective, const Operands *operands) except -1
     cdef int agree_on_memory(self, uint64_t signature) except -1
     cdef int begin(self, uint64_t signature, uint64_t total) except -1

@@ -18,12 +18,13 @@ from smcoll.barrier cimport (
     pack_signature,
 )
 from smcoll.cursor cimport Cursor, copy_message
-from smcoll.engine cimport CARRIED_OUT, USE_MPI, Engine, Tally, stream_signature
+from smcoll.engine cimport Engine, Tally, stream_signature
 from smcoll.kernels cimport OP_MIN, TYPE_INT64, Operation, element_size
 from smcoll.nodes cimport bundles, moving, reducing
 from smcoll.nodes.span cimport Reduction, Span
 from smcoll.operations cimport LocalReduction
 from smcoll.reduce_scatter cimport Blocks
+from smcoll.reservation cimport CARRIED_OUT, USE_MPI
 from smcoll.streams cimport Transfer
 
 from mpi4py import MPI
@@ -45,11 +46,13 @@ cdef class SpanningEngine(Engine):
         self.node = span.node
         self.team.layout = self.node.team.layout
         self.node.names = list(span.place.members[span.mine])
+        self.node.roles = {members[0]: span.place.role(members[0])
+                           for members in span.place.members}
         node_watch = self.node.attendant.watch
         network = span.network
 
         def watch(rank, seconds):
-            network.look_for_alarm()
+            network.look_around()
             return node_watch(rank, seconds)
 
         self.node.attendant.watch = watch
@@ -73,25 +76,38 @@ cdef class SpanningEngine(Engine):
     cdef bint holds(self, const Plan *plan, size_t element) noexcept:
         return 2 * element * <size_t> <int> self.span.place.most <= SMALLEST_SECTION
 
+    cdef bint fits_lines(self, int collective, size_t nbytes) except -1:
+        """Whether the flag lines are enough, where operands need no order; alike on all nodes."""
+        if collective == COLLECTIVE_BARRIER:
+            return True
+        return (collective in (COLLECTIVE_BCAST, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_REDUCE,
+                               COLLECTIVE_ALLREDUCE)
+                and nbytes <= <size_t> self.config.rooted_inline_size
+                and not reducing.is_sliced(self.span, nbytes)
+                and self.config.reduce == "auto" and self.config.bcast == "auto")
+
     cdef bint needs_memory(self, int collective, const Operands *operands) except -1:
         """Whether any stage needs data regions or streams; alike on all nodes."""
-        if collective == COLLECTIVE_BARRIER:
-            return False
-        if collective in (COLLECTIVE_BCAST, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_REDUCE,
-                          COLLECTIVE_ALLREDUCE):
-            return (needs_order(collective, operands)
-                    or operands.nbytes > <size_t> self.config.rooted_inline_size
-                    or reducing.is_sliced(self.span, operands.nbytes)
-                    or self.config.reduce != "auto" or self.config.bcast != "auto")
-        return True
+        return (not self.fits_lines(collective, operands.nbytes)
+                or needs_order(collective, operands))
+
+    cdef int memory_as_agreed(self) except -1:
+        """CARRIED_OUT where all nodes have it; else USE_MPI, or the error that was asked for."""
+        if not self.data_refused:
+            return CARRIED_OUT
+        if self.config.strict:
+            raise SegmentError("the memory of a communicator over several nodes could not be "
+                               "reserved on all of them")
+        return USE_MPI
 
     cdef int agree_on_memory(self, uint64_t signature) except -1:
         """Data regions and streams on all nodes, or on none: then all ranks use MPI for this."""
         cdef Reduction minimum
         cdef Operation operation
         cdef int64_t granted = 1
+        cdef int outcome
         if self.memory_agreed:
-            return USE_MPI if self.data_refused else CARRIED_OUT
+            return self.memory_as_agreed()
         self.lock()
         self.node.patience = 1
         try:
@@ -123,11 +139,9 @@ cdef class SpanningEngine(Engine):
         self.end()
         self.memory_agreed = True
         self.data_refused = self.streams_refused = not granted
-        if self.data_refused and self.config.strict:
-            raise SegmentError("the memory of a communicator over several nodes could not be "
-                               "reserved on all of them")
+        outcome = self.memory_as_agreed()
         self.continues = True
-        return USE_MPI if self.data_refused else CARRIED_OUT
+        return outcome
 
     cdef int have_streams(self, uint64_t signature) except -1:
         return self.agree_on_memory(signature)
@@ -195,6 +209,8 @@ cdef class SpanningEngine(Engine):
         cdef int64_t start
         if not self.composes(collective, operands):
             return USE_MPI
+        if collective == COLLECTIVE_ALLGATHER:
+            signature |= moving.counts_fingerprint(<const Gathering *> details, self.team.size)
         if self.needs_memory(collective, operands) and self.agree_on_memory(signature) == USE_MPI:
             return USE_MPI
         self.begin(signature, operands.nbytes)
@@ -308,6 +324,10 @@ cdef class SpanningEngine(Engine):
         if collective == "reduce_scatter":
             return "a part for each node", parameters
         return "leaders", parameters
+
+    def is_inline(self, collective, int algorithm, size_t nbytes):
+        """Whether such a call travels in the flag lines, where operands need no order."""
+        return self.fits_lines(COLLECTIVE_NUMBERS[collective], nbytes)
 
     @property
     def in_rank_order(self):

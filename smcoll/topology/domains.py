@@ -9,11 +9,12 @@ files below /sys, read once for each affinity mask; hwloc only where ``SMCOLL_TO
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from .. import node
-from . import binding, hardware, sysfs
+from . import binding, hardware, network, sysfs
 
 # Those that matter to collectives; equal CPUs are nested in this order.
 LEVELS = ("Package", "Die", "Group", "NUMANode", "L3Cache")
@@ -32,6 +33,19 @@ def own_place(number: Callable[[], int]) -> tuple[str, ...]:
         return tuple(f"{place.type} {place.index}" for place in
                      Selection("node").own_location(rank) if place.type.startswith(LEVELS))
     return bound_place(frozenset(node.allowed_cpus()))
+
+
+def own_switches(number: Callable[[], int]) -> tuple[str, ...]:
+    """The switches above this process's host, from the top down; none where they are not known.
+
+    ``number()``: as in ``own_place``. ValueError, OSError when ``SMCOLL_NETWORK`` is malformed,
+    can't be read or has no line for this host. A torus has no switches.
+    """
+    net = network.read()
+    if net is None:
+        return ()
+    host = binding.own_binding(number()).host if binding.is_made_up() else os.uname().nodename
+    return tuple(str(place.index) for place in net.places(host))
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,0 +1,157 @@
+"""Whether the leaders of the other nodes live: a connection to each, which the kernel closes when
+its process ends, however that comes. Who ends in good order says so before.
+
+Made once for a group of ranks and its placement on nodes, in agreement; where one leader can't have
+its connections, none has, and a node that vanishes is noticed by ``Config.timeout`` only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import select
+import socket
+import threading
+import weakref
+from collections.abc import Callable
+
+from .connections import Door
+from .placement import Placement
+
+GOODBYE = b"!"
+# Seconds until the leaders must have found each other. Where a firewall drops what they say, that
+# long is waited once in a process.
+CONNECT_WITHIN = 5.0
+
+_watches: weakref.WeakSet[Watch] = weakref.WeakSet()
+_unreachable: list[str] = []       # why connections could not be had before: it isn't tried again
+
+
+class Watch:
+    """A leader's connections to the leaders of the other nodes."""
+
+    def __init__(self, connections: dict[int, socket.socket]):
+        """``connections``: by the number of the node."""
+        self.connections = connections
+        self.dead: set[int] = set()
+        self.events = select.epoll()
+        self.lock = threading.RLock()
+        self.node_of = {}
+        for node, connection in connections.items():
+            self.node_of[connection.fileno()] = node
+            self.events.register(connection.fileno(), select.EPOLLIN)
+        _watches.add(self)
+
+    def look(self) -> set[int]:
+        """The nodes whose leaders have died. Never waits; one system call where nothing is new."""
+        # Another thread that is here looks for this one, too.
+        if not self.events.closed and self.lock.acquire(blocking=False):
+            try:
+                for descriptor, _ in self.events.poll(0):
+                    self._hear(self.node_of[descriptor])
+            finally:
+                self.lock.release()
+        return self.dead
+
+    def _hear(self, node: int) -> None:
+        connection = self.connections.get(node)
+        if connection is None:
+            return                 # a signal handler was here, too
+        try:
+            said = connection.recv(1)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""             # reset: its process is gone
+        if said != GOODBYE:
+            self.dead.add(node)
+        self.events.unregister(connection)
+        connection.close()
+        del self.connections[node]
+
+    def say_goodbye(self) -> None:
+        """This process ends in good order: what becomes of it from now on is no death."""
+        with self.lock:
+            for connection in self.connections.values():
+                with contextlib.suppress(OSError):
+                    connection.send(GOODBYE)
+            self._close()
+
+    def _close(self) -> None:
+        for connection in self.connections.values():
+            connection.close()
+        self.connections.clear()
+        self.events.close()
+
+
+def say_goodbye() -> None:
+    """This process ends in good order."""
+    for watch in list(_watches):
+        watch.say_goodbye()
+
+
+def _close_in_child() -> None:
+    # Else the connection would live as long as the child does, and the child would say goodbye.
+    for watch in list(_watches):
+        watch.lock = threading.RLock()
+        watch._close()
+
+
+atexit.register(say_goodbye)
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+def watch_leaders(comm, gather: Callable[[object, dict], list[dict]], place: Placement,
+                  rank: int) -> tuple[Watch | None, str]:
+    """A leader's watch, None on other ranks; or, on all ranks alike, None and why. Collective.
+
+    ``gather(comm, record)`` gives every rank's record.
+    """
+    node = place.node_of[rank]
+    leads = rank == place.members[node][0]
+    door, told, connections = None, {}, {}
+    problem: str | None = "given up"
+    try:
+        if leads:
+            try:
+                door, told = _open_door(node)
+            except OSError as error:
+                told = {"problem": f"rank {rank}: {error}"[:400]}
+        records = [record["door"] for record in gather(comm, {"door": told})]
+        problem = _first_problem(records)
+        if problem is None:
+            problem, told = "given up", {}
+            if leads:
+                doors = {record["number"]: record for record in records if record}
+                try:
+                    connections = door.connect(doors, CONNECT_WITHIN)
+                except OSError as error:
+                    told = {"problem": f"rank {rank}: {error}"[:400]}
+            problem = _first_problem(gather(comm, told))
+    finally:
+        if door is not None:
+            door.close()
+        if problem is not None:
+            for connection in connections.values():
+                connection.close()
+    if problem is not None:
+        _unreachable.append(problem)
+        return None, problem
+    return Watch(connections) if leads else None, ""
+
+
+def _open_door(number: int) -> tuple[Door, dict]:
+    """A door and its record; OSError where there can be none, or connections failed before."""
+    if _unreachable:
+        raise OSError(_unreachable[0])
+    door = Door(number)
+    try:
+        return door, door.record()
+    except OSError:
+        door.close()
+        raise
+
+
+def _first_problem(records: list[dict]) -> str | None:
+    return next((record["problem"] for record in records if "problem" in record), None)
