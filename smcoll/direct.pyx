@@ -17,10 +17,9 @@ from libc.string cimport memcpy
 
 from smcoll.allgather cimport Gathering, part_of, same_call
 from smcoll.allreduce cimport allreduce_all_read, allreduce_tiled
-from smcoll.atomics cimport load_relaxed
 from smcoll.barrier cimport (
     DONE, FAILED_MISMATCH, BankCursor, Team, acquire_slot_waiting, advance_cursor, next_rank,
-    publish, release_slot, wait_line, wait_line_with_length,
+    publish, release_slot, wait_line,
 )
 from smcoll.bcast cimport bcast_fan_out
 from smcoll.cursor cimport Cursor, copy_message, pack_next, unpack_next
@@ -31,17 +30,14 @@ from smcoll.pipeline cimport (
     writable,
 )
 from smcoll.places cimport (
-    Places, end_in_agreement, find, place_of, publish_places, read_place, read_places,
+    Places, end_in_agreement, find, learn_places, place_of, publish_places, read_place,
     still_in_the_call,
 )
 from smcoll.reduce cimport reduce_fan_in, reduce_tiled
-from smcoll.segment cimport Line, exchange_line, segment_line
+from smcoll.segment cimport Line, segment_line
+from smcoll.tiled cimport STEP_IN, STEP_RESULT, STRIP, copy_in_others, copy_out_others, tile
 
 cdef enum:
-    STEP_IN = 1                # who stages its operand has it in its region
-    STEP_RESULT = 2            # our slice of the result is where it is wanted
-    LINE = 64                  # slices are cut at cache lines
-    STRIP = 8192               # bytes reduced before they are copied, from the first-level cache
     FAN_IN_SECTION = 32768     # of a Reduce that all ranks stage
     OWN_FIRST = 512 << 10      # blocks up to here are copied to their own rank first (docs/heap.md)
 
@@ -71,9 +67,7 @@ cdef int exchange_places(Call *call, bint *nobody_stages, bint *all_stage) noexc
     """Publish where our buffers lie, and learn it from all."""
     cdef Team *team = call.team
     cdef Places places
-    cdef Line *line
-    cdef char *address
-    cdef int i, rank, status
+    cdef int rank, status
     cdef bint mine = wants_result(call, team.rank)
     places.send = places.recv = STAGED
     # Not allowed by MPI; as right as it is staged.
@@ -82,29 +76,17 @@ cdef int exchange_places(Call *call, bint *nobody_stages, bint *all_stage) noexc
         if mine:
             places.recv = place_of(team, call.recv, call.nbytes)
     publish_places(team, &places, team.nbytes)
-    all_stage[0] = places.send == STAGED and places.recv == STAGED
-    nobody_stages[0] = places.send != STAGED and (not mine or places.recv != STAGED)
     operand_places(call)[team.rank] = call.send if places.send != STAGED else NULL
     result_places(call)[team.rank] = call.recv if places.recv != STAGED else NULL
-    for i in range(1, team.size):
-        rank = next_rank(team, i)
-        line = exchange_line(&team.layout, team.base, rank, <int> (team.exchanges & 1))
-        status = wait_line(team, line, team.exchanges, rank)
-        if status != DONE:
-            return status
-        read_places(line, &places)
-        all_stage[0] &= places.send == STAGED and places.recv == STAGED
-        status = find(team, rank, places.send, call.nbytes, &address)
-        if status != DONE:
-            return status
-        operand_places(call)[rank] = address
-        nobody_stages[0] &= address != NULL
-        status = find(team, rank, places.recv, call.nbytes, &address)
-        if status != DONE:
-            return status
-        result_places(call)[rank] = address
-        if wants_result(call, rank):
-            nobody_stages[0] &= address != NULL
+    status = learn_places(team, call.nbytes, call.nbytes, operand_places(call),
+                          result_places(call), NULL)
+    if status != DONE:
+        return status
+    nobody_stages[0] = all_stage[0] = True
+    for rank in range(team.size):
+        all_stage[0] &= operand_places(call)[rank] == NULL and result_places(call)[rank] == NULL
+        nobody_stages[0] &= operand_places(call)[rank] != NULL and (
+            not wants_result(call, rank) or result_places(call)[rank] != NULL)
     return DONE
 
 
@@ -158,30 +140,14 @@ cdef int reduce_slices(Call *call, bint nobody_stages, bint pipelined,
     return end_in_agreement(call.team)
 
 
-# Start of `rank`'s slice in bytes; `rank` = ranks gives the end of the last one. An element whose
-# size does not divide a line is not cut.
-cdef inline size_t slice_start(Call *call, Section *section, int rank) noexcept nogil:
-    cdef size_t unit = LINE if LINE % call.element_size == 0 else call.element_size
-    cdef size_t units = (section.nbytes + unit - 1) // unit
-    cdef size_t at = units * <size_t> rank // <size_t> call.team.size * unit
-    return at if at < section.nbytes else section.nbytes
-
-
 cdef int stage_operand(Call *call, Section *section) noexcept nogil:
-    """Who stages copies all but the own slice into the own region: nobody else reads that."""
-    cdef int rank = call.team.rank, status = writable(call, section)
-    cdef size_t begin, end
-    cdef char *own = region(call, section, rank)
-    cdef const char *user = call.send + section.offset
-    if status != DONE:
-        return status
-    if operand_places(call)[rank] == NULL:
-        begin = slice_start(call, section, rank)
-        end = slice_start(call, section, rank + 1)
-        memcpy(own, user, begin)
-        memcpy(own + end, user + end, section.nbytes - end)
-    post(call, section, STEP_IN)
-    return DONE
+    cdef int status
+    if operand_places(call)[call.team.rank] == NULL:
+        return copy_in_others(call, section)
+    status = writable(call, section)
+    if status == DONE:
+        post(call, section, STEP_IN)
+    return status
 
 
 cdef int reduce_slice_of_section(Call *call, Section *section) noexcept nogil:
@@ -219,8 +185,8 @@ cdef void reduce_own_slice(Call *call, Section *section, char *staged) noexcept 
     ``staged``: our region of this section, for those who copy it out.
     """
     cdef Team *team = call.team
-    cdef size_t at = slice_start(call, section, team.rank), strip
-    cdef size_t end = slice_start(call, section, team.rank + 1)
+    cdef size_t at = tile(call, section, team.rank), strip
+    cdef size_t end = tile(call, section, team.rank + 1)
     # Not cut where each reduction is a call into Python.
     cdef size_t strip_bytes = end - at
     cdef const char *place
@@ -270,20 +236,10 @@ cdef inline void hand_out(Call *call, size_t offset, const char *result,
 
 cdef int copy_out_staged(Call *call, Section *section) noexcept nogil:
     """Who stages its result copies the other ranks' slices."""
-    cdef int mine = call.team.rank, owner, status
-    cdef size_t begin, end
+    cdef int mine = call.team.rank
     if not wants_result(call, mine) or result_places(call)[mine] != NULL:
         return DONE
-    while section.progress < call.team.size - 1:
-        owner = next_rank(call.team, section.progress + 1)
-        status = heard(call, section, owner, STEP_RESULT)
-        if status != DONE:
-            return status
-        begin = slice_start(call, section, owner)
-        end = slice_start(call, section, owner + 1)
-        deliver(call, section.offset + begin, region(call, section, owner) + begin, end - begin)
-        section.progress += 1
-    return DONE
+    return copy_out_others(call, section)
 
 
 # ---------------------------------------------------------------------- broadcast
@@ -397,9 +353,6 @@ cdef int exchange_blocks(Call *call, Gathering *blocks) noexcept nogil:
     """Publish where our block lies and how long it is, and learn it from all."""
     cdef Team *team = call.team
     cdef Places places
-    cdef Line *line
-    cdef char *address
-    cdef size_t length
     cdef int i, rank, status
     places.send = places.recv = STAGED
     if blocks.send.runs == NULL:
@@ -410,24 +363,15 @@ cdef int exchange_blocks(Call *call, Gathering *blocks) noexcept nogil:
     if blocks.longest <= OWN_FIRST:
         # While the others come.
         copy_own_block(call, blocks)
+    # What was sent, not what we have room for: whether anybody stages is known to all alike.
+    status = learn_places(team, 0, 0, call.sources, NULL, lengths(call))
+    if status != DONE:
+        return status
     for i in range(1, team.size):
         rank = next_rank(team, i)
-        line = exchange_line(&team.layout, team.base, rank, <int> (team.exchanges & 1))
-        status = wait_line_with_length(team, line, team.exchanges, rank)
-        if status != DONE:
-            return status
-        read_places(line, &places)
-        # Read once: what is checked is what is used (DESIGN rule 10).
-        length = load_relaxed(&line.nbytes)
-        status = find(team, rank, places.send, length, &address)
-        if status != DONE:
-            return status
-        if not same_call(team, blocks, rank, length):
+        if not same_call(team, blocks, rank, lengths(call)[rank]):
             return FAILED_MISMATCH
-        call.sources[rank] = address
-        # What was sent, not what we have room for: whether anybody stages is known to all alike.
-        lengths(call)[rank] = length
-        blocks.truncated += length > blocks.block[rank]
+        blocks.truncated += lengths(call)[rank] > blocks.block[rank]
     return DONE
 
 

@@ -5,20 +5,15 @@ A rank whose result overlaps its operand (in place) stages that: others may stil
 the result overwrites. Operands are combined in rank order.
 """
 
-from libc.string cimport memcpy
-
-from smcoll.barrier cimport DONE, Team, next_rank, wait_line
+from smcoll.barrier cimport DONE, Team
 from smcoll.heap cimport STAGED
 from smcoll.kernels cimport reduce_operands
-from smcoll.pipeline cimport Section, complete, heard, plan_call, region
-from smcoll.places cimport (
-    Places, end_in_agreement, find, place_of, publish_places, read_places,
-)
+from smcoll.pipeline cimport Section, complete, heard, plan_call
+from smcoll.places cimport Places, end_in_agreement, learn_places, place_of, publish_places
 from smcoll.reduce_scatter cimport (
-    copy_in_pieces, part_of, piece_of_block, reduce_scatter_direct,
+    copy_in_pieces, piece_of_block, reduce_piece, reduce_scatter_direct,
 )
-from smcoll.scan cimport copy_in_for_higher, operands_of, scan_direct
-from smcoll.segment cimport Line, exchange_line
+from smcoll.scan cimport copy_in_for_higher, operands_of, reduce_vectors, scan_direct
 
 cdef enum:
     STEP_IN = 1                # as the staged forms post it
@@ -33,27 +28,13 @@ cdef int exchange_operands(Call *call, size_t operand_bytes, size_t result_bytes
     """Publish where our operand lies, and learn it from all."""
     cdef Team *team = call.team
     cdef Places places
-    cdef Line *line
-    cdef char *address
-    cdef int i, rank, status
     cdef bint overlap = (call.recv != NULL and call.send < call.recv + result_bytes
                          and call.recv < call.send + operand_bytes)
     places.recv = STAGED
     places.send = STAGED if overlap else place_of(team, call.send, operand_bytes)
     publish_places(team, &places, team.nbytes)
     operand_places(call)[team.rank] = call.send if places.send != STAGED else NULL
-    for i in range(1, team.size):
-        rank = next_rank(team, i)
-        line = exchange_line(&team.layout, team.base, rank, <int> (team.exchanges & 1))
-        status = wait_line(team, line, team.exchanges, rank)
-        if status != DONE:
-            return status
-        read_places(line, &places)
-        status = find(team, rank, places.send, operand_bytes, &address)
-        if status != DONE:
-            return status
-        operand_places(call)[rank] = address
-    return DONE
+    return learn_places(team, operand_bytes, 0, operand_places(call), NULL, NULL)
 
 
 cdef int ranks_that_stage(Call *call) noexcept nogil:
@@ -116,29 +97,10 @@ cdef int stage_pieces(Call *call, Section *section) noexcept nogil:
 
 
 cdef int reduce_own_piece(Call *call, Section *section) noexcept nogil:
-    """Of all sources at once; in place through the own region, as in the staged form."""
-    cdef const Blocks *blocks = <const Blocks *> call.details
-    cdef int rank, mine = call.team.rank, status = heard_staged(call, section, call.team.size)
-    cdef size_t at = <size_t> mine * call.section_bytes
-    cdef size_t offset = blocks.begin[mine] + section.offset
-    cdef size_t nbytes = part_of(blocks, section, mine)
-    cdef char *out = call.recv + section.offset
-    if status != DONE:
-        return status
-    if nbytes == 0:
-        return DONE
-    for rank in range(call.team.size):
-        if operand_places(call)[rank] != NULL:
-            call.sources[rank] = <const char *> operand_places(call)[rank] + offset
-        else:
-            call.sources[rank] = region(call, section, rank) + at
-    call.sources[mine] = call.send + offset
-    if blocks.in_place:
-        out = region(call, section, mine) + at
-    reduce_operands(call.operation, out, call.sources, call.team.size, nbytes // call.element_size)
-    if blocks.in_place:
-        memcpy(call.recv + section.offset, out, nbytes)
-    return DONE
+    cdef int status = heard_staged(call, section, call.team.size)
+    if status == DONE:
+        reduce_piece(call, section, operand_places(call))
+    return status
 
 
 # ---------------------------------------------------------------------- scan
@@ -180,18 +142,7 @@ cdef int stage_for_higher(Call *call, Section *section) noexcept nogil:
 
 
 cdef int reduce_prefix(Call *call, Section *section) noexcept nogil:
-    cdef int mine = call.team.rank, rank, status = heard_staged(call, section, mine)
-    cdef int operands = operands_of(mine, call.details != NULL)
-    if status != DONE:
-        return status
-    for rank in range(mine):
-        if operand_places(call)[rank] != NULL:
-            call.sources[rank] = <const char *> operand_places(call)[rank] + section.offset
-        else:
-            call.sources[rank] = region(call, section, rank)
-    # In place, the own operand is read before it is overwritten, element by element.
-    call.sources[mine] = call.send + section.offset
-    if operands > 0:
-        reduce_operands(call.operation, call.recv + section.offset, call.sources, operands,
-                        section.elements)
-    return DONE
+    cdef int status = heard_staged(call, section, call.team.rank)
+    if status == DONE:
+        reduce_vectors(call, section, operand_places(call))
+    return status

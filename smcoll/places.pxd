@@ -14,6 +14,8 @@ cdef struct Places:
 cdef uint64_t place_of(const Team *team, const void *address, size_t nbytes) noexcept nogil
 cdef int find(Team *team, int rank, uint64_t offset, size_t nbytes, char **address) noexcept nogil
 cdef Line *publish_places(Team *team, const Places *places, size_t nbytes) noexcept nogil
+cdef int learn_places(Team *team, size_t send_bytes, size_t recv_bytes, const void **send_at,
+                      const void **recv_at, size_t *lengths) noexcept nogil
 cdef int still_in_the_call(Team *team, int rank) noexcept nogil
 cdef int end_in_agreement(Team *team) noexcept nogil
 

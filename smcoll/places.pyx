@@ -6,9 +6,10 @@ two is the owner's business (DESIGN rule 3).
 
 from libc.string cimport memcpy
 
-from smcoll.atomics cimport fence_acquire, load_acquire
+from smcoll.atomics cimport fence_acquire, load_acquire, load_relaxed
 from smcoll.barrier cimport (
-    DONE, FAILED_DAMAGED, FAILED_POISONED, barrier_all_read, next_rank, publish_length,
+    DONE, FAILED_DAMAGED, FAILED_POISONED, barrier_all_read, next_rank, publish_length, wait_line,
+    wait_line_with_length,
 )
 from smcoll.heap cimport STAGED, heap_address, heap_offset
 from smcoll.segment cimport exchange_line, status_of
@@ -43,6 +44,37 @@ cdef Line *publish_places(Team *team, const Places *places, size_t nbytes) noexc
     memcpy(line.payload, places, sizeof(Places))
     publish_length(team, line, team.exchanges, nbytes)
     return line
+
+
+cdef int learn_places(Team *team, size_t send_bytes, size_t recv_bytes, const void **send_at,
+                      const void **recv_at, size_t *lengths) noexcept nogil:
+    """What the others published in this exchange: their buffers' addresses here, NULL where staged.
+
+    ``recv_at``: NULL where only what ranks send is published. ``lengths``: NULL where all agree on
+    ``send_bytes``; else each rank's own length is put there, and bounds what it sends.
+    """
+    cdef Places places
+    cdef Line *line
+    cdef size_t nbytes = send_bytes
+    cdef int i, rank, status
+    for i in range(1, team.size):
+        rank = next_rank(team, i)
+        line = exchange_line(&team.layout, team.base, rank, <int> (team.exchanges & 1))
+        if lengths == NULL:
+            status = wait_line(team, line, team.exchanges, rank)
+        else:
+            status = wait_line_with_length(team, line, team.exchanges, rank)
+            # Read once: what is checked is what is used (DESIGN rule 10).
+            lengths[rank] = nbytes = load_relaxed(&line.nbytes)
+        if status != DONE:
+            return status
+        read_places(line, &places)
+        status = find(team, rank, places.send, nbytes, <char **> &send_at[rank])
+        if status == DONE and recv_at != NULL:
+            status = find(team, rank, places.recv, recv_bytes, <char **> &recv_at[rank])
+        if status != DONE:
+            return status
+    return DONE
 
 
 cdef int still_in_the_call(Team *team, int rank) noexcept nogil:

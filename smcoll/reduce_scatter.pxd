@@ -18,6 +18,7 @@ cdef size_t piece_of_block(int ranks, size_t section_bytes, size_t element_size)
 
 # What the form on arrays in shared heaps shares (direct_own).
 cdef int copy_in_pieces(Call *call, Section *section) noexcept nogil
+cdef void reduce_piece(Call *call, Section *section, const void **arrays) noexcept nogil
 
 
 # Bytes of `rank`'s block in this section.

@@ -79,27 +79,38 @@ cdef int copy_in_pieces(Call *call, Section *section) noexcept nogil:
 
 
 cdef int reduce_own_piece(Call *call, Section *section) noexcept nogil:
+    cdef int status = heard_all(call, section, STEP_IN)
+    if status == DONE:
+        reduce_piece(call, section, NULL)
+    return status
+
+
+cdef void reduce_piece(Call *call, Section *section, const void **arrays) noexcept nogil:
     """The own piece of all sources at once, straight to the user.
+
+    ``arrays``: where each rank's vector lies in a shared heap, NULL where that is staged (all are
+    where ``arrays`` is NULL).
 
     In place the result lies before the own block and may overlap it, by less than a piece too: it
     goes through the own region then, whose own piece nobody reads. What the copy overwrites was
     read before: of every block, earlier sections and this one.
     """
     cdef const Blocks *blocks = <const Blocks *> call.details
-    cdef int rank, mine = call.team.rank, status = heard_all(call, section, STEP_IN)
+    cdef int rank, mine = call.team.rank
     cdef size_t at = <size_t> mine * call.section_bytes
+    cdef size_t offset = blocks.begin[mine] + section.offset
     cdef size_t nbytes = part_of(blocks, section, mine)
     cdef char *out = call.recv + section.offset
-    if status != DONE:
-        return status
     if nbytes == 0:
-        return DONE
+        return
     for rank in range(call.team.size):
-        call.sources[rank] = region(call, section, rank) + at
-    call.sources[mine] = call.send + blocks.begin[mine] + section.offset
+        if arrays != NULL and arrays[rank] != NULL:
+            call.sources[rank] = <const char *> arrays[rank] + offset
+        else:
+            call.sources[rank] = region(call, section, rank) + at
+    call.sources[mine] = call.send + offset
     if blocks.in_place:
         out = region(call, section, mine) + at
     reduce_operands(call.operation, out, call.sources, call.team.size, nbytes // call.element_size)
     if blocks.in_place:
         memcpy(call.recv + section.offset, out, nbytes)
-    return DONE

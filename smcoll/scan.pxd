@@ -11,6 +11,7 @@ cdef int scan_direct(Call *call, bint exclusive, bint pipelined,
 
 # What the form on arrays in shared heaps shares (direct_own).
 cdef int copy_in_for_higher(Call *call, Section *section) noexcept nogil
+cdef void reduce_vectors(Call *call, Section *section, const void **arrays) noexcept nogil
 
 
 # How many operands `rank` reduces: those of the ranks before it, its own last unless exclusive.

@@ -75,18 +75,30 @@ cdef int copy_in_for_higher(Call *call, Section *section) noexcept nogil:
 
 
 cdef int reduce_prefix(Call *call, Section *section) noexcept nogil:
-    cdef int mine = call.team.rank, rank, status
-    cdef int operands = operands_of(mine, call.details != NULL)
-    while section.progress < mine:
-        rank = section.progress
-        status = heard(call, section, rank, STEP_IN)
+    cdef int status
+    while section.progress < call.team.rank:
+        status = heard(call, section, section.progress, STEP_IN)
         if status != DONE:
             return status
-        call.sources[rank] = region(call, section, rank)
         section.progress += 1
+    reduce_vectors(call, section, NULL)
+    return DONE
+
+
+cdef void reduce_vectors(Call *call, Section *section, const void **arrays) noexcept nogil:
+    """The vectors of the ranks before this one, and its own unless exclusive.
+
+    ``arrays``: where each rank's vector lies in a shared heap, NULL where that is staged (all are
+    where ``arrays`` is NULL).
+    """
+    cdef int rank, mine = call.team.rank, operands = operands_of(mine, call.details != NULL)
+    for rank in range(mine):
+        if arrays != NULL and arrays[rank] != NULL:
+            call.sources[rank] = <const char *> arrays[rank] + section.offset
+        else:
+            call.sources[rank] = region(call, section, rank)
     # In place, the own operand is read before it is overwritten, element by element.
     call.sources[mine] = call.send + section.offset
     if operands > 0:
         reduce_operands(call.operation, call.recv + section.offset, call.sources, operands,
                         section.elements)
-    return DONE

@@ -2,6 +2,9 @@ from smcoll.pipeline cimport Call, Section
 
 cdef enum:
     LINE = 64                  # tiles are cut at cache lines
+    STEP_IN = 1                # our vector, but for our own slice, is in our region
+    STEP_RESULT = 2            # our slice of the result is
+    STRIP = 8192               # bytes reduced before they are copied, from the first-level cache
 
 
 # Where part `part` of `parts` of a vector begins, in bytes; `part` = parts: its end. An element
@@ -11,6 +14,11 @@ cdef inline size_t cut(size_t nbytes, size_t element_size, int parts, int part) 
     cdef size_t units = (nbytes + unit - 1) // unit
     cdef size_t at = units * <size_t> part // <size_t> parts * unit
     return at if at < nbytes else nbytes
+
+
+# Start of `rank`'s slice in bytes; `rank` = ranks gives the end of the last one.
+cdef inline size_t tile(Call *call, Section *section, int rank) noexcept nogil:
+    return cut(section.nbytes, call.element_size, call.team.size, rank)
 
 
 cdef int copy_in_others(Call *call, Section *section) noexcept nogil

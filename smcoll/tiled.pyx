@@ -11,22 +11,12 @@ from smcoll.barrier cimport DONE, next_rank
 from smcoll.kernels cimport reduce_operands
 from smcoll.pipeline cimport Call, Section, deliver, heard, heard_all, post, region, writable
 
-cdef enum:
-    STEP_IN = 1                # our vector, but for our own slice, is in our region
-    STEP_RESULT = 2            # our slice of the result is
-    STRIP = 8192               # bytes reduced before they are copied
-
 
 def bounds(size_t nbytes, size_t element_size, int parts, int part):
     """(begin, end) of part ``part`` of ``parts`` of a vector, in bytes."""
     if not (0 <= part < parts and element_size > 0):
         raise ValueError(f"no part {part} of {parts}")
     return (cut(nbytes, element_size, parts, part), cut(nbytes, element_size, parts, part + 1))
-
-
-# Start of `rank`'s slice in bytes; `rank` = ranks gives the end of the last one.
-cdef inline size_t tile(Call *call, Section *section, int rank) noexcept nogil:
-    return cut(section.nbytes, call.element_size, call.team.size, rank)
 
 
 cdef int copy_in_others(Call *call, Section *section) noexcept nogil:

@@ -27,6 +27,9 @@ def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true",
                      help="also run the tests marked slow (other projects' tests, fetched from "
                      "PyPI; large models, ThreadSanitizer and planted bugs)")
+    parser.addoption("--heap", action="store_true",
+                     help="run everything with arrays in shared heaps, the smallest, too "
+                     "(SMCOLL_HEAP=1 and SMCOLL_HEAP_THRESHOLD=1), without the tests marked staged")
     parser.addoption("--nodes", type=int, default=1,
                      help="run the tests marked mpi on so many pretended nodes")
 
@@ -40,6 +43,13 @@ def pytest_configure(config):
     config.addinivalue_line(
         "markers", "one_node: about what only ranks of one node have; left out with --nodes"
     )
+    config.addinivalue_line(
+        "markers", "staged(reason): about what is so only without shared heaps; left out with "
+        "--heap, and the reason is printed"
+    )
+    if config.getoption("heap"):
+        # Jobs and programs that tests start inherit it.
+        os.environ |= {"SMCOLL_HEAP": "1", "SMCOLL_HEAP_THRESHOLD": "1"}
 
 
 def pytest_generate_tests(metafunc):
@@ -58,6 +68,11 @@ def pytest_collection_modifyitems(session, config, items):
         for item in items:
             if item.get_closest_marker("one_node") is not None:
                 item.add_marker(pytest.mark.skip(reason="about ranks of one node"))
+    if config.getoption("heap"):
+        for item in items:
+            marker = item.get_closest_marker("staged")
+            if marker is not None:
+                item.add_marker(pytest.mark.skip(reason=f"staged: {marker.args[0]}"))
     if harness.inside_job() is None:
         items[:] = harness.replace_mpi_items(session, items)
         if not config.getoption("slow"):

@@ -24,6 +24,7 @@ NOT_COPIED = (".git", ".*_cache", "__pycache__", ".venv*", "*.log")
 SEQUENCES = "tests/test_random_sequences.py -k '2ranks or 3ranks or 5ranks'"
 MOVEMENT = "tests/test_movement.py"
 BANKS = "tests/test_banks.py"
+RETURNS = "tests/test_heap.py -k 'returns_only_when or gave_up'"
 AHEAD = f"{MOVEMENT} -k 'runs_ahead or alltoall_and_alltoallv'"
 
 
@@ -144,6 +145,24 @@ MUTANTS = (
     Mutant("overwrites_what_it_sends", "OVERWRITES_WHAT_IT_SENDS",
            (Edit("smcoll/streams.pyx", "if message.behind != NULL and message.behind.done <",
                  "if False and message.behind.done <"),), AHEAD),
+    Mutant("direct_no_closing_exchange", "NO_CLOSING_EXCHANGE",
+           (Edit("smcoll/places.pyx", "return barrier_all_read(team) if status == DONE else status",
+                 "return status"),), RETURNS),
+    Mutant("direct_closes_before_reading", "CLOSES_BEFORE_READING",
+           (Edit("smcoll/direct.pyx", """        reduce_own_slice(call, &whole, NULL)
+""", """        status = end_in_agreement(call.team)
+        reduce_own_slice(call, &whole, NULL)
+        return status
+"""),), RETURNS),
+    Mutant("direct_root_does_not_wait", "OWNER_DOES_NOT_WAIT",
+           (Edit("smcoll/direct.pyx", "            status = all_have_read(team, &slot, tick)\n",
+                 "            pass\n"),), RETURNS),
+    Mutant("direct_sender_does_not_wait", "OWNER_DOES_NOT_WAIT",
+           (Edit("smcoll/streams.pyx", "message.nbytes)\n            return AGAIN\n",
+                 "message.nbytes)\n            return DONE\n"),), RETURNS),
+    Mutant("direct_no_look_at_poison", "NO_LOOK_AT_POISON",
+           (Edit("smcoll/places.pyx", "rank).poison) == 0:\n", "rank).poison) >= 0:\n"),),
+           RETURNS),
 )
 
 

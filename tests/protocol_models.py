@@ -35,6 +35,10 @@ SMALL = (
     ("streams", "FOREVER LONGEST=1 WEAK"),
     ("ring", "WEAK"),
     ("sleep", "WEAK"),
+    ("direct", "CALLS=2 WEAK"),
+    ("direct", "CALLS=2 SEPARATE"),
+    ("direct", "CALLS=2 PLACES=1 GIVES_UP WEAK"),
+    ("direct", "CALLS=1 RANKS=3 KINDS=1 PLACES=1 WEAK"),
 )
 
 LARGE = (
@@ -52,6 +56,11 @@ LARGE = (
     ("streams", "CELLS=4 CALLS=3 WEAK"),
     ("streams", "RANKS=3 LONGEST=1 CALLS=2 WEAK"),
     ("sleep", "RANKS=4 CALLS=2 WEAK"),
+    ("direct", "WEAK"),
+    ("direct", "SEPARATE WEAK"),
+    ("direct", "GIVES_UP WEAK"),
+    ("direct", "CALLS=1 RANKS=3 WEAK"),
+    ("direct", "CALLS=1 RANKS=3 KINDS=1 PLACES=1 GIVES_UP WEAK"),
 )
 
 # Model, planted bug, the other macros.
@@ -97,6 +106,17 @@ MUTANTS = (
     ("sleep", "NO_FENCE_BEFORE_LOOK", ""),
     ("sleep", "NO_COMPARISON", ""),
     ("sleep", "WAKES_FIRST", ""),
+    ("direct", "RELAXED_FLAG", "CALLS=2 WEAK"),
+    ("direct", "READ_BEFORE_WAITING", "CALLS=2"),
+    ("direct", "NO_CLOSING_EXCHANGE", "CALLS=2"),
+    ("direct", "CLOSES_BEFORE_READING", "CALLS=2"),
+    ("direct", "CLOSES_BEFORE_WRITING", "CALLS=2"),
+    ("direct", "OWNER_DOES_NOT_WAIT", "CALLS=2"),
+    ("direct", "NO_LOOK_AT_POISON", "CALLS=2 GIVES_UP"),
+    ("direct", "LOOKS_BEFORE_READING", "CALLS=2 GIVES_UP"),
+    ("direct", "LOOKS_AFTER_CLOSING", "CALLS=1 RANKS=3 KINDS=1 PLACES=1 GIVES_UP"),
+    ("direct", "CHANGES_BEFORE_POISON", "CALLS=2 GIVES_UP"),
+    ("direct", "NO_FENCE_BEHIND_POISON", "CALLS=2 GIVES_UP WEAK"),
 )
 
 

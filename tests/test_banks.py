@@ -43,7 +43,7 @@ def test_a_bank_that_is_left_half_used_is_written_again(comm_world, banks, secti
     ``sections`` lie in the bank when such a call begins; a bank that nobody releases is one that
     everybody waits for.
     """
-    config = smcoll.Config(segment_size=SECTION, segments=4, banks=banks, timeout=20)
+    config = smcoll.Config(segment_size=SECTION, segments=4, banks=banks, timeout=20, heap=False)
     count = 8 * SECTION
     with smcoll.Comm(comm_world, config) as comm:
         few = comm.engine.decisions["allreduce"][-1]

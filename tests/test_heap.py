@@ -24,6 +24,7 @@ from smcoll.memory import budget
 
 PAGE = os.sysconf("SC_PAGESIZE")
 LARGE = 20_000    # elements: above the threshold
+PRIVATE = "numpy's own arrays are private in it"
 
 
 @pytest.fixture
@@ -405,6 +406,7 @@ def test_the_same_bits_wherever_arrays_lie(comm_world):
         assert len(set(comm.allgather(results[0]))) == 1
 
 
+@pytest.mark.staged(PRIVATE)
 @pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_stats_and_explain_say_what_was_direct(comm_world):
@@ -488,6 +490,7 @@ def test_heaps_are_mapped_once_for_all_communicators_and_unmapped_with_the_last(
     assert smcoll.is_shared(array) and not array.any()
 
 
+@pytest.mark.staged(PRIVATE)
 @pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_where_one_rank_has_no_heap_all_stage(comm_world, monkeypatch, capfd):

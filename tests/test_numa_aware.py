@@ -115,7 +115,7 @@ def test_nobody_leaves_a_hierarchical_barrier_before_the_last_one_comes(comm_wor
 def test_defaults_follow_the_hardware_where_there_is_something_to_save(comm_world):
     """Between domains that have several ranks each; not where all ranks share one, or none."""
     def chosen(domains):
-        with placed(domains), smcoll.Comm(comm_world) as comm:
+        with placed(domains), smcoll.Comm(comm_world, smcoll.Config(heap=False)) as comm:
             return [comm.explain(name, nbytes=nbytes).algorithm
                     for name in ("barrier", "bcast", "reduce", "allreduce")
                     for nbytes in (8, 1 << 20)]
@@ -128,7 +128,7 @@ def test_defaults_follow_the_hardware_where_there_is_something_to_save(comm_worl
         "reduce_broadcast", "tiled_hierarchical"]
     part = comm_world.Split(comm_world.rank // 4, 0)
     if part.size == 4:
-        with placed([0, 1, 2, 3, 0]), smcoll.Comm(part) as comm:
+        with placed([0, 1, 2, 3, 0]), smcoll.Comm(part, smcoll.Config(heap=False)) as comm:
             assert len(comm.engine.domains) == 4
             assert comm.explain("allreduce", nbytes=8).algorithm == "all_read"
     part.Free()
@@ -142,7 +142,7 @@ def test_operations_that_do_not_commute(comm_world):
         np.frombuffer(two, "q"), np.frombuffer(one, "q")), commute=False)
     mine, result = np.full(3000, rank, "q"), np.zeros(3000, "q")
     domains = [1, 0, 1]
-    with placed(domains), smcoll.Comm(comm_world) as comm:
+    with placed(domains), smcoll.Comm(comm_world, smcoll.Config(heap=False)) as comm:
         comm.Allreduce(mine, result, keep_left)
         assert (result == 0).all()
         assert [row["algorithm"] for row in comm.stats() if row["calls"]] == ["tiled"]

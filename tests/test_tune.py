@@ -226,7 +226,7 @@ def test_rank_0_s_table_is_everybody_s(comm_world, tmp_path):
     file = tmp_path / f"table-{comm_world.rank}.json"
     if comm_world.rank == 0:
         tables.write(file, content())
-    with Comm(comm_world, Config(table=str(file))) as comm:
+    with Comm(comm_world, Config(table=str(file), heap=False)) as comm:
         for nbytes, name in ((1024, "recursive_doubling"), (80_000, "tiled")):
             explanation = comm.explain("allreduce", nbytes=nbytes)
             assert explanation.algorithm == name
@@ -245,7 +245,8 @@ def test_ranks_agree_without_the_table_that_rank_0_lacks(comm_world, tmp_path):
     file = tmp_path / f"table-{comm_world.rank}.json"
     if comm_world.rank != 0:
         tables.write(file, content())
-    with Comm(comm_world, Config(table=str(file) if comm_world.rank else "off")) as comm:
+    table = str(file) if comm_world.rank else "off"
+    with Comm(comm_world, Config(table=table, heap=False)) as comm:
         assert comm.explain("allreduce", nbytes=1024).reason.startswith("built-in")
         assert comm.explain("allreduce", nbytes=1024).error is None
 

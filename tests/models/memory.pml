@@ -1,7 +1,8 @@
 /* The shared words of RANKS ranks, each with a store buffer. Included by the models beside it.
  *
- * A rank stores into its own words only, so its own range is all that its buffer holds; it never
- * reads them back (the code does, in program order: it knows what it stored). A store leaves the
+ * A rank stores into its own words only, so its own range is all that its buffer holds (but for
+ * direct.pml, whose words are numbered through all ranks: HOME); it never reads back what it stored
+ * (the code does, in program order: it knows what it stored). A store leaves the
  * buffer at any later time, one by one:
  *
  *   default   in the order of the program: x86-TSO.
@@ -45,6 +46,11 @@
 #define RELEASE 1
 #endif
 
+/* Where the words that a rank's store buffer holds are counted from. */
+#ifndef HOME
+#define HOME(owner) ((owner) * WORDS)
+#endif
+
 byte memory[RANKS * WORDS];
 #define SHARED(rank, word) memory[(rank) * WORDS + (word)]
 
@@ -79,7 +85,7 @@ inline store(where, what, is_release) {
 
 inline leave_buffer(i) {
     d_step {
-        memory[owner * WORDS + ENTRY(word, i)] = ENTRY(value, i);
+        memory[HOME(owner) + ENTRY(word, i)] = ENTRY(value, i);
         place = i;
         do
         :: place + 1 < buffer[owner].length ->
