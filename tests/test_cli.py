@@ -476,7 +476,7 @@ def test_by_level_measures_every_algorithm_of_the_tuned_component(tmp_path):
         assert "tuned component" in smcoll("compare", "--by-level", code=2).stderr
         return
     result = smcoll("compare", "--by-level", "-n", 4, "--topology", "package:2 core:2", "--sizes",
-                    "8", "--budget", 0.005, "-r", 2, "--json", tmp_path / "out.json")
+                    "8", "--budget", 0.01, "-r", 2, "--json", tmp_path / "out.json")
     rows = json.loads((tmp_path / "out.json").read_text())["rows"]
     common = ["linear", "chain", "pipeline"]
     assert [row["algorithm"] for row in rows if row["collective"] == "bcast"] == [
