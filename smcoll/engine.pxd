@@ -7,7 +7,8 @@ from smcoll.buffers cimport Specification
 from smcoll.cursor cimport Cursor
 from smcoll.kernels cimport Operation, reduction_kernel
 from smcoll.reduce_scatter cimport Blocks
-from smcoll.reservation cimport MemberWithMemory
+# What collectives return, too: other modules look for it here (examples/link).
+from smcoll.reservation cimport CARRIED_OUT, USE_MPI, MemberWithMemory
 from smcoll.streams cimport Exchange, Transfer
 from smcoll.trees cimport Tree
 

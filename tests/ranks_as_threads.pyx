@@ -281,6 +281,7 @@ cdef class _Rank:
         blocks.longest = elements * 8
         blocks.recv = self.cursors
         operands.nbytes = blocks.longest
+        operands.element_size = 1
         begin_call(team, signature_of(COLLECTIVE_ALLGATHER, 31, 63, plan, 0), blocks.longest)
         status = run_collective(team, COLLECTIVE_ALLGATHER, plan, &operands, &blocks)
         if status != DONE:

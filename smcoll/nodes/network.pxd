@@ -54,5 +54,8 @@ cdef class Network:
     cdef Parcel send_directly(self, int peer, const char *data, size_t nbytes, kept)
     cdef Parcel receive_directly(self, int peer, char *where, size_t nbytes, kept)
     cdef bint all_here(self) except -1
+    cdef int check_leaders(self) except -1
+    cdef int check_death(self, error, int peer) except -1
+    cdef int blame(self, int rank, what) except -1
     cdef int complete(self, list parcels) except -1
     cdef int check_alarm(self) except -1

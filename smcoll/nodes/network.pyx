@@ -41,6 +41,9 @@ _drawing = threading.Lock()
 _alarms_sent = []
 _unfinished = []                   # of ranks that gave up: MPI may still use this memory
 _world = MPI.COMM_WORLD            # kept: install() rebinds the name
+# What the calls of an MPI that survives deaths (ULFM) raise after one; where mpi4py knows of them.
+_DEATHS = {getattr(MPI, name, MPI.ERR_UNKNOWN)
+           for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING")} - {MPI.ERR_UNKNOWN}
 
 
 class Hidden:
@@ -262,7 +265,12 @@ cdef class Network:
         cdef Parcel parcel
         while self.waiting:
             parcel = self.waiting[-1]
-            if not parcel.test():
+            try:
+                here = parcel.test()
+            except MPI.Exception as error:
+                self.check_death(error, parcel.peer)
+                raise
+            if not here:
                 self.check_alarm()
                 return False
             self.waiting.pop()
@@ -288,7 +296,18 @@ cdef class Network:
 
     cdef int check_alarm(self) except -1:
         """Raise what a rank of another node gave up for."""
-        if self.alarm is not None and self.alarm.Test():
+        cdef bint heard = False
+        if self.alarm is None:
+            return 0
+        try:
+            heard = self.alarm.Test()
+        except MPI.Exception as error:
+            # It could come from the dead, too. Who that is, the leaders' connections know.
+            if error.Get_error_class() not in _DEATHS:
+                raise
+            if self.alarm == MPI.REQUEST_NULL:
+                self.alarm = None
+        if heard:
             self.alarm = None
             told = json.loads(bytes(self.alarm_text).rstrip(b"\0"))
             error = _KINDS[told["kind"]](told["text"])
@@ -299,14 +318,27 @@ cdef class Network:
     def look_around(self):
         """The same for the watch of a wait; and on a leader, whether the other leaders live."""
         self.check_alarm()
+        self.check_leaders()
+
+    cdef int check_leaders(self) except -1:
         for node in self.leaders.look() if self.leaders is not None else ():
             leader = self.place.members[node][0]
-            error = PeerError(
-                f"rank {leader} has died, {self.place.role(leader)}, as rank "
-                f"{self.comm.Get_rank()} found during call {self.call}, "
-                f"{describe_call(self.signature, self.total)}")
-            error.blamed = leader
-            raise error
+            self.blame(leader, f"rank {leader} has died, {self.place.role(leader)}")
+        return 0
+
+    cdef int check_death(self, error, int peer) except -1:
+        """Raise who died, where an MPI that survives that says so of a message to or from ``peer``.
+        """
+        if error.Get_error_class() in _DEATHS:
+            self.check_leaders()
+            self.blame(peer, f"rank {peer} has died")
+        return 0
+
+    cdef int blame(self, int rank, what) except -1:
+        error = PeerError(f"{what}, as rank {self.comm.Get_rank()} found during call {self.call}, "
+                          f"{describe_call(self.signature, self.total)}")
+        error.blamed = rank
+        raise error
 
     def sound_alarm(self, error, int mine, int blamed):
         """Tell the other nodes, its counterpart on each, that this rank gave up, and for whom.
