@@ -89,6 +89,10 @@ cdef int reduce_cyclically(Call *call, Section *section, char *out, size_t begin
     """The own slice of one rank after the other, as they come in, onto the own data."""
     cdef const void *operands[2]
     cdef int other, status
+    if call.team.size == 1:
+        # Alone on its node, in a call over several.
+        operands[0] = call.send + section.offset + begin
+        reduce_operands(call.operation, out, operands, 1, (end - begin) // call.element_size)
     while section.progress < call.team.size - 1:
         other = next_rank(call.team, section.progress + 1)
         status = heard(call, section, other, STEP_IN)
