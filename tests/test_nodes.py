@@ -20,6 +20,7 @@ from mpi4py import MPI
 from test_waiting import end_job, results
 
 import smcoll
+from smcoll.algos import ALGORITHMS
 from smcoll.memory import budget
 from smcoll.nodes import connections, watch
 from smcoll.nodes.placement import Placement, layout, neighbours
@@ -371,6 +372,20 @@ def test_one_node_without_its_segment_sends_all_ranks_to_mpi(comm_world, monkeyp
     assert comm.engine is None and total[0] == 4
     assert "No space left" in comm.explain("allreduce", 8).reason
     comm.Free()
+
+
+@pytest.mark.mpi(3)
+def test_a_rank_alone_on_its_node_takes_part_whatever_the_algorithm(comm_world, monkeypatch):
+    monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank))
+    for name in ALGORITHMS["reduce"]:
+        if name != "shared_heap":
+            comm = smcoll.Comm(comm_world, smcoll.Config(reduce=name))
+            for count in (1, 20_000):
+                result = np.zeros(count)
+                comm.Reduce(np.full(count, comm_world.rank + 1.0), result, root=1)
+                if comm_world.rank == 1:
+                    np.testing.assert_array_equal(result, 6, name)
+            comm.Free()
 
 
 @pytest.mark.mpi(4)
