@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from ..algos import ALGORITHMS, STREAMED
 from ..select import SHARED_HEAP
+from .points import points_of
 
 HEAP = "smcoll heap"  # the contender with direct access
 
@@ -29,9 +30,7 @@ class CompareTask:
 
     def points(self) -> Iterator[tuple[str, int]]:
         """Each (collective, bytes); a barrier has no bytes."""
-        for collective in self.collectives:
-            for nbytes in [0] if collective == "barrier" else self.sizes:
-                yield collective, nbytes
+        return points_of(self.collectives, self.sizes)
 
     def rows(self) -> int:
         """How many rows there will be, if memory suffices for all."""

@@ -77,13 +77,7 @@ def model_command(
 
 def collectives_of(text: str) -> list[str]:
     """Names of collectives that the model knows."""
-    names = [name.lower() for name in selection.names(text)]
-    if names == ["all"]:
-        return list(COLLECTIVES)
-    if not names or (unknown := [name for name in names if name not in COLLECTIVES]):
-        raise typer.BadParameter(f"--collectives: {', '.join(unknown) if names else 'none'} (there "
-                                 f"are {', '.join(COLLECTIVES)}, or all)")
-    return names
+    return selection.known_names("--collectives", text, COLLECTIVES)
 
 
 def measured_here(topology: str) -> parameters.Parameters:

@@ -30,13 +30,18 @@ def names(text: str) -> list[str]:
 
 def collectives(text: str) -> list[str]:
     """``bcast,reduce`` or ``all``."""
+    return known_names("--collectives", text, COLLECTIVES)
+
+
+def known_names(option: str, text: str, known: Sequence[str]) -> list[str]:
+    """Names, all of which are known; ``all``: every one."""
     chosen = [name.lower() for name in names(text)]
     if chosen == ["all"]:
-        return list(COLLECTIVES)
-    unknown = [name for name in chosen if name not in COLLECTIVES]
+        return list(known)
+    unknown = [name for name in chosen if name not in known]
     if unknown or not chosen:
-        raise typer.BadParameter(f"--collectives: {', '.join(unknown) or 'none'} "
-                                 f"(there are {', '.join(COLLECTIVES)}, or all)")
+        raise typer.BadParameter(f"{option}: {', '.join(unknown) or 'none'} "
+                                 f"(there are {', '.join(known)}, or all)")
     return chosen
 
 
@@ -133,10 +138,15 @@ def rank_counts(text: str, on: Sequence[Host] = ()) -> list[int]:
 
 def radices(option: str, text: str) -> list[int]:
     """``2,4,8`` -> numbers of children."""
+    return numbers_of("children", option, text, config.RADIX_LIMIT)
+
+
+def numbers_of(what: str, option: str, text: str, limit: int) -> list[int]:
+    """``2,4,8`` -> numbers of something, from 1 to ``limit``."""
     chosen = [int(part) if part.isdigit() else 0 for part in names(text)]
-    if not chosen or min(chosen) < 1 or max(chosen) > config.RADIX_LIMIT:
-        raise typer.BadParameter(f"{option} {text}: numbers of children between 1 and "
-                                 f"{config.RADIX_LIMIT}, such as 2,4,8")
+    if not chosen or min(chosen) < 1 or max(chosen) > limit:
+        raise typer.BadParameter(f"{option} {text}: numbers of {what} between 1 and {limit}, such "
+                                 "as 2,4,8")
     return chosen
 
 

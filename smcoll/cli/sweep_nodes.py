@@ -14,6 +14,8 @@ from .. import launch
 from . import jobs, options, output, selection
 from .sweep_nodes_job import COLLECTIVES, FORMS, NodesTask
 
+MOST = 1 << 20  # ranks or nodes: more is a slip of the keyboard
+
 
 def sweep_nodes_command(
     ranks: options.Counts = "",
@@ -51,18 +53,20 @@ def sweep_nodes_command(
     As in figures 21 (forms against vector size) and 25 (Barrier against the number of ranks) of
     Li, Hoefler & Snir 2013. Started under mpiexec, it measures with the ranks of that job.
     """
-    names = chosen("--collectives", collectives, COLLECTIVES)
+    names = selection.known_names("--collectives", collectives, COLLECTIVES)
     task = NodesTask(
         names, selection.sizes(sizes, factor, size_list),
         {"budget": budget, "repetitions": repetitions, "iterations": iterations, "warmup": warmup,
          "validate": validate},
-        chosen("--forms", forms, tuple(FORMS)),
-        selection.radices("--network-ranks", network_ranks) if network_ranks else [0])
+        selection.known_names("--forms", forms, tuple(FORMS)),
+        selection.numbers_of("ranks", "--network-ranks", network_ranks, MOST) if network_ranks
+        else [0])
     if plot_file is not None:
         output.require_matplotlib()
     where = jobs.Where(None, selection.hosts(hosts, host_file))
     counts = selection.rank_counts(ranks, where.hosts)
-    nodes = selection.radices("--pretend-nodes", pretended) if pretended else [0]
+    nodes = (selection.numbers_of("nodes", "--pretend-nodes", pretended, MOST) if pretended
+             else [0])
     if launch.under_mpiexec():
         if ranks or where.is_chosen or len(nodes) > 1:
             raise typer.BadParameter("this is a rank of a job already: leave -n and --hosts out, "
@@ -81,16 +85,6 @@ def sweep_nodes_command(
         record = outside_jobs(task, counts, nodes, where)
     print_times(output.wide_console(), record["rows"])
     output.finish(record, json_file, csv_file, plot_file, plot)
-
-
-def chosen(option: str, text: str, known: tuple[str, ...]) -> list[str]:
-    """Names, all of them known."""
-    names = selection.names(text)
-    unknown = [name for name in names if name not in known]
-    if unknown or not names:
-        raise typer.BadParameter(f"{option}: {', '.join(unknown) or 'none'} "
-                                 f"(there are {', '.join(known)})")
-    return names
 
 
 def outside_jobs(task: NodesTask, counts: list[int], nodes: list[int], where: jobs.Where) -> dict:

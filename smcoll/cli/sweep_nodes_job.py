@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from .points import points_of
+
 ALWAYS, NEVER = 0, 1 << 50
 # Allreduce across nodes in the three forms of Li, Hoefler & Snir 2013 (2.5, Fig. 21), as settings.
 FORMS = {
@@ -46,9 +48,7 @@ class NodesTask:
 
     def points(self) -> Iterator[tuple[str, int]]:
         """Each (collective, bytes)."""
-        for collective in self.collectives:
-            for nbytes in [0] if collective == "barrier" else self.sizes:
-                yield collective, nbytes
+        return points_of(self.collectives, self.sizes)
 
     def rows(self) -> int:
         """How many there will be."""

@@ -15,6 +15,7 @@ from typing import ClassVar
 from ..algos import ALGORITHMS, RADICES
 from ..model.fit import TUNED
 from ..select import SHARED_HEAP
+from .points import points_of
 
 KIB, MIB = 1 << 10, 1 << 20
 SECTIONS = (16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB)
@@ -57,9 +58,7 @@ class TuneTask:
 
     def points(self) -> Iterator[tuple[str, int]]:
         """Each (collective, bytes). A barrier has no bytes."""
-        for collective in self.collectives:
-            for nbytes in [0] if collective == "barrier" else self.sizes:
-                yield collective, nbytes
+        return points_of(self.collectives, self.sizes)
 
     def rows(self, ranks: int) -> int:
         """How many there will be."""
