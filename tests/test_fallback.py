@@ -186,6 +186,7 @@ def test_memfd_where_dev_shm_is_small_or_not_shared(dev_shm):
     assert warnings == []
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(3)
 def test_wrong_file_under_the_name(comm_world, monkeypatch):
     """The nonce proves that the right segment was mapped (here rank 1 expects another one)."""

@@ -98,6 +98,7 @@ def test_gjmm_5_1_on_two_smaller_nodes(machine, comm):
     ]
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(8)
 def test_gjmm_5_1_within_a_node(machine, comm):
     """Its steps 2 to 5, on the node of Fig. 1."""
@@ -114,6 +115,7 @@ def test_gjmm_5_1_within_a_node(machine, comm):
     ]
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(8)
 def test_gjmm_5_2_non_uniform_binding(machine, comm):
     machine(FIGURE_1, FIGURE_2_BINDING)

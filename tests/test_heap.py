@@ -345,7 +345,8 @@ def test_any_mixture_of_shared_and_private_arrays_is_right(comm_world, who):
 
     with smcoll.Comm(comm_world, smcoll.Config(heap=True, strict=True)) as comm:
         rank, size = comm.rank, comm.size
-        assert comm.uses_heap
+        # Of one node; over several the same must be right without.
+        assert comm.uses_heap or "network" in comm.explain("allreduce", nbytes=8).path
         send, recv = array(rank, False), array(rank, True)
         for root in range(size):
             allreduce(comm, send, recv)
@@ -543,6 +544,7 @@ def test_a_set_up_that_is_interrupted_gives_back_what_it_had(comm_world, monkeyp
     comm.Free()
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_making_an_array_waits_for_nobody(comm_world):
     comm = smcoll.Comm(comm_world, smcoll.Config(heap=True))
@@ -561,6 +563,7 @@ def test_making_an_array_waits_for_nobody(comm_world):
 IMPATIENT = smcoll.Config(heap=True, strict=True, timeout=0.3)
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(2)
 @pytest.mark.parametrize("collective", ["bcast", "allreduce", "allgather", "gather", "scan"])
 def test_what_a_rank_changes_after_it_gave_up_is_not_taken_for_data(comm_world, collective):
@@ -585,6 +588,7 @@ def test_what_a_rank_changes_after_it_gave_up_is_not_taken_for_data(comm_world, 
     comm.Free()
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_memory_of_a_call_that_failed_is_not_used_again(comm_world):
     """Rank 1, which has not noticed yet, would write its part of the result there."""

@@ -118,7 +118,8 @@ def test_dup_of_a_smcoll_communicator(comm_world):
             allreduce(child, 1000)
             assert calls(child) == 1 and calls(parent) == 1
             assert child.engine is not parent.engine
-            assert child.explain("allreduce", nbytes=8).algorithm == "recursive_doubling"
+            # Over several nodes it says where that holds.
+            assert "recursive_doubling" in str(child.explain("allreduce", nbytes=8))
             child.Free()
         allreduce(parent)
 

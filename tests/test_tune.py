@@ -240,6 +240,7 @@ def test_rank_0_s_table_is_everybody_s(comm_world, tmp_path):
         assert len(set(comm_world.allgather(str(comm.explain("bcast", nbytes=8))))) == 1
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(2, 3)
 def test_ranks_agree_without_the_table_that_rank_0_lacks(comm_world, tmp_path):
     file = tmp_path / f"table-{comm_world.rank}.json"
