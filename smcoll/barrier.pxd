@@ -2,6 +2,7 @@ from cpython.pystate cimport PyThreadState
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from smcoll.atomics cimport fence_acquire, load_acquire, load_relaxed, store_release
+from smcoll.cross_memory cimport OtherProcess
 from smcoll.domains cimport DomainView
 from smcoll.heap cimport HeapView
 from smcoll.segment cimport (
@@ -70,6 +71,8 @@ cdef struct Team:
     size_t streaming_size      # results of so many bytes are written around the caches
     const HeapView *heaps      # every rank's shared heap; NULL: this communicator has none
     size_t direct_above        # messages in streams of so many bytes are read where they lie
+    size_t kernel_copy_size    # a Scatter that hands out so many bytes is read through the kernel
+    const OtherProcess *processes  # every rank's; NULL: they can't read each other's memory
     uint64_t direct_bytes      # of this call, moved to or from other ranks' arrays without staging
     # Counters: functions of the sequence of calls only, hence the same on every rank.
     uint64_t call              # number of the current or last call

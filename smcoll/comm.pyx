@@ -154,6 +154,10 @@ class Collectives(Reductions, Movement, Objects):
                 parameters["in_place_from"] = max(engine.config.heap_threshold,
                                                   engine.stream_inline + 1)
                 reason += "; a message that lies in its sender's shared heap is read there"
+            if collective == "scatter" and row.algorithm == "direct" and engine.kernel_copy_size:
+                parameters["kernel_copy_from"] = engine.kernel_copy_size
+                reason += ("; where the root hands out so many bytes, the others read its memory "
+                           "through the kernel")
             return Explanation(collective, nbytes, "shared memory", row.algorithm, parameters,
                                reason)
         if engine.data_refused and not inline and collective != "barrier" and nbytes > 0:
@@ -177,7 +181,8 @@ class Collectives(Reductions, Movement, Objects):
     def stats(self):
         """Rows ``{collective, algorithm, path, calls, bytes, seconds, direct_bytes}`` of this rank.
 
-        ``direct_bytes``: moved to and from other ranks' arrays in shared heaps without staging.
+        ``direct_bytes``: moved to and from other ranks' arrays without staging: in shared heaps,
+        or read through the kernel.
         """
         return state_of(self).stats()
 

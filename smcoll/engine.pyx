@@ -12,8 +12,8 @@ from smcoll.allgather cimport Gathering
 from smcoll.atomics cimport monotonic_ns, unlock
 from smcoll.barrier cimport (
     COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE,
-    COLLECTIVE_REDUCE_SCATTER, DONE, FAILED_EXCEPTION, NO_OPERATION, NO_TYPE, begin_call,
-    begin_mpi_call, condition, pack_signature, wait_until,
+    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_SCATTER, DONE, FAILED_EXCEPTION, NO_OPERATION, NO_TYPE,
+    begin_call, begin_mpi_call, condition, pack_signature, wait_until,
 )
 from smcoll.buffers cimport Specification, parse
 from smcoll.cursor cimport Cursor, start_cursor
@@ -330,6 +330,10 @@ cdef class Engine(MemberWithMemory):
         self.release_gil_if_long(nbytes)
         exchange.own = own
         exchange.own_place = own_place
+        # The root of a Scatter alone has so much to copy that the others gain by taking it.
+        exchange.may_be_read = (collective == COLLECTIVE_SCATTER and algorithm == 0
+                                and self.team.processes != NULL
+                                and bytes_of(outgoing, sends) >= self.team.kernel_copy_size)
         status = self.run_exchange(&exchange, outgoing, sends, incoming, receives, nbytes, grown)
         self.finished(tally, began)
         self.leave(status)
@@ -344,6 +348,7 @@ cdef class Engine(MemberWithMemory):
         self.enter()
         begin_call(&self.team, signature, 0)
         exchange.own = exchange.own_place = NULL
+        exchange.may_be_read = False
         status = self.run_exchange(&exchange, outgoing, sends, incoming, receives, 0, grown)
         self.leave(status)
         return exchange.truncated
@@ -554,6 +559,14 @@ cdef class Engine(MemberWithMemory):
     def is_inline(self, collective, int algorithm, size_t nbytes):
         """Whether the data of such a call travel in the flag lines."""
         return is_inline(&self.team, COLLECTIVE_NUMBERS[collective], algorithm, nbytes)
+
+
+cdef size_t bytes_of(const Transfer *messages, int count) noexcept:
+    cdef size_t total = 0
+    cdef int i
+    for i in range(count):
+        total += messages[i].nbytes
+    return total
 
 
 cdef check_contiguous(Specification spec):

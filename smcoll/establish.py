@@ -19,7 +19,7 @@ import zlib
 import numpy
 from mpi4py import MPI
 
-from . import heap, heap_arrays, kernels, node, progress, select, tables
+from . import cross_memory, heap, heap_arrays, kernels, node, progress, select, tables
 from .config import Config
 from .engine import Engine
 from .errors import SegmentError, TopologyError, WaitTimeout
@@ -122,6 +122,7 @@ def _facts() -> dict:
         "cpus": hex(sum(1 << cpu for cpu in node.allowed_cpus())),
         "quota": min(node.cpu_quota(), 1e6),
         "job": ranks_on_node(),
+        "memory": cross_memory.record(),
         "instructions": len(kernels.instruction_sets()) - 1,
     }
 
@@ -224,7 +225,11 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
         progress.start()
         # Rank 0 alone reads a table: others may see other files.
         table = tables.for_ranks(config, size, oversubscribed) if rank == 0 else None
-        table = gather(comm, {"table": table})[0]["table"]
+        memories = [fact["memory"] for fact in facts]
+        reads = config.kernel_copy and all(map(cross_memory.readable, memories))
+        records = gather(comm, {"table": table, "reads": reads})
+        table = records[0]["table"]
+        reads = all(record["reads"] for record in records)
         engine = None
 
         def make_engine() -> None:
@@ -233,6 +238,9 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
                             progress.poke, budget, places=[fact["place"] for fact in facts])
             if heaps is not None:
                 engine.use_heaps(heaps)
+            if reads:
+                engine.use_processes(
+                    memories, config.kernel_copy_size or select.kernel_copy_size(size))
             engine.use(select.decide(config, size, oversubscribed, len(engine.domains), table,
                                      heaps is not None))
 

@@ -401,13 +401,17 @@ cdef class Member:
         """Say that we left, and unmap. Local; safe to call twice, and in a forked child."""
         if self.closed:
             return
+        is_ours, reserved = self.mapping.is_ours(), self.mapping.bytes_reserved
         self.closed = self.unusable = True
-        if self.mapping.is_ours():
+        if is_ours:
             store_release(&self.team.status.left, 1)
-            self.budget.give_back(self.mapping.bytes_reserved)
-            if not try_lock(&self.team.status.busy):
-                # In a call of another thread, or of the code that a signal handler interrupted:
-                # that one ends, and unmaps.
+            in_a_call = not try_lock(&self.team.status.busy)
+            if in_a_call:
+                # Before anything that may give the GIL up: that call ends, and its program may
+                # change arrays that others still read.
                 self.poison(POISON_EXCEPTION, self.team.rank)
+            self.budget.give_back(reserved)
+            if in_a_call:
+                # Of another thread, or of the code that a signal handler interrupted: it unmaps.
                 return
         self.mapping.close()

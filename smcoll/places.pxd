@@ -26,6 +26,11 @@ cdef inline uint64_t read_place(const Line *line) noexcept nogil:
     return load_relaxed(<const uint64_t *> line.payload)
 
 
+# Behind the place of a message: where it lies in its sender's private memory, or 0.
+cdef inline uint64_t read_address(const Line *line) noexcept nogil:
+    return load_relaxed(<const uint64_t *> line.payload + 1)
+
+
 cdef inline void read_places(const Line *line, Places *places) noexcept nogil:
     places.send = load_relaxed(<const uint64_t *> line.payload)
     places.recv = load_relaxed(<const uint64_t *> line.payload + 1)

@@ -1,6 +1,7 @@
 from libc.stdint cimport uint64_t
 
 from smcoll.algos cimport Plan
+from smcoll.cross_memory cimport OtherProcess
 from smcoll.heap cimport HeapView
 from smcoll.membership cimport Member
 from smcoll.streams cimport Stream
@@ -22,6 +23,7 @@ cdef class MemberWithMemory(Member):
     cdef const void **sources
     cdef object heaps          # keeps the peers' heaps mapped
     cdef HeapView *heap_views
+    cdef OtherProcess *processes   # where the ranks can read each other's memory
     cdef Stream *streams       # one per rank, once the streams are reserved
 
     cdef void keep(self, const void *buffer) noexcept nogil

@@ -16,6 +16,7 @@ from smcoll.atomics cimport unlock
 from smcoll.barrier cimport (
     COLLECTIVE_RESERVE, NO_OPERATION, NO_TYPE, begin_call, pack_signature,
 )
+from smcoll.cross_memory cimport OtherProcess, fill_process
 from smcoll.heap cimport HeapView, PeerHeap, heap_keep, own_heap
 from smcoll.inline cimport allreduce_inline
 from smcoll.kernels cimport OP_MIN, TYPE_INT64, Operation, reduction_kernel_for
@@ -39,8 +40,9 @@ cdef class MemberWithMemory(Member):
         free(self.sources)
         free(self.streams)
         free(self.heap_views)
+        free(self.processes)
 
-    # ------------------------------------------------------------------ shared heaps
+    # ------------------------------------------------------------------ other ranks' own memory
 
     def use_heaps(self, heaps):
         """Take over every rank's heap, as mapped here; None for the own one."""
@@ -57,6 +59,20 @@ cdef class MemberWithMemory(Member):
                 self.heap_views[rank] = peer.view
         self.heaps = heaps
         self.team.heaps = self.heap_views
+
+    def use_processes(self, records, size_t smallest):
+        """The ranks can read each other's memory through the kernel: every one's record.
+
+        ``smallest``: a Scatter whose root hands out so many bytes is worth it.
+        """
+        cdef int rank
+        self.processes = <OtherProcess *> malloc(self.team.size * sizeof(OtherProcess))
+        if self.processes == NULL:
+            raise MemoryError()
+        for rank in range(self.team.size):
+            fill_process(&self.processes[rank], records[rank])
+        self.team.processes = self.processes
+        self.team.kernel_copy_size = smallest
 
     cdef void keep(self, const void *buffer) noexcept nogil:
         """This rank leaves a call in which others may still use ``buffer`` where it lies."""
@@ -194,6 +210,11 @@ cdef class MemberWithMemory(Member):
         if None in found:
             return None
         return dict(sum(map(Counter, found), Counter()))
+
+    @property
+    def kernel_copy_size(self):
+        """From how many bytes handed out a Scatter is read through the kernel; None: never."""
+        return self.team.kernel_copy_size if self.team.processes != NULL else None
 
     @property
     def uses_heaps(self):

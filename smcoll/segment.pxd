@@ -134,6 +134,13 @@ cdef inline uint64_t *credit_word(const Layout *layout, char *base, int rank,
                          + <size_t> source * LINE_BYTES)
 
 
+# The last cell from `source` of which the owner, `rank`, wants the message staged: it could not
+# read it where it lies. Beside the credit, and stored before it.
+cdef inline uint64_t *refusal_word(const Layout *layout, char *base, int rank,
+                                   int source) noexcept nogil:
+    return credit_word(layout, base, rank, source) + 1
+
+
 # Place of the ring for `destination` among those of `rank`, which has none for itself.
 cdef inline size_t ring_to(int rank, int destination) noexcept nogil:
     return destination if destination < rank else destination - 1

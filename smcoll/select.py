@@ -123,6 +123,15 @@ def default_radix(ranks: int, oversubscribed: bool) -> int:
     return 4
 
 
+def kernel_copy_size(ranks: int) -> int:
+    """From how many bytes handed out the others read a Scatter's root through the kernel.
+
+    Measured (docs/heap.md): two copies overlap with 2 ranks; with more, several receivers copy at
+    once what the root would have to copy alone.
+    """
+    return 8 * KIB * KIB if ranks == 2 else 3 * KIB * KIB
+
+
 def decide(config, ranks: int, oversubscribed: bool,
            domains: int = 1, table: dict | None = None,
            heaps: bool = False) -> dict[str, list[Decision]]:

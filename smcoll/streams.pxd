@@ -23,6 +23,7 @@ cdef struct Transfer:
     size_t done
     bint begun, finished
     uint64_t place             # where it lies in its sender's heap, or STAGED
+    uint64_t address           # where in its sender's private memory it may be read, or 0
     uint64_t cell              # outgoing, read in place: the cell whose credit says that it was
     bint grows                 # incoming: ask for memory when the length is known
     const Transfer *behind     # incoming, in place: may only overwrite what this one has sent
@@ -35,6 +36,7 @@ cdef struct Exchange:
     Transfer *outgoing
     Transfer *incoming
     int sends, receives        # how many of each
+    bint may_be_read           # what is sent, in private memory, through the kernel
     Cursor *own                # this rank's message to itself, and its place; or NULL
     Cursor *own_place
     int unfinished

@@ -14,10 +14,14 @@ word               stored by                       loaded by
                    chunk and the rest of the line
 credit word        d, release, after it has read   s, acquire, before it writes cell ``n``: d has
                    cells up to that number         read cell ``n - cells``, the last one there
+refusal word       d, before that credit           s, after it
 =================  ==============================  ==============================================
 
 A long message that lies in its sender's shared heap (``docs/heap.md``) is one cell with its offset:
-the receiver reads it where it is, and gives credit at once, for which the sender waits.
+the receiver reads it where it is, and gives credit at once, for which the sender waits. So is one
+in private memory that receivers may read through the kernel (``cross_memory``; ``may_be_read``). A
+receiver that can't read it there (the kernel refuses, its own data have holes) says so beside the
+credit, in ``refusal_word``, and the message follows in chunks.
 
 Cells are counted from the communicator's start and never reset. A message of no bytes has a cell
 too. Why nothing deadlocks: a rank moves all its messages, in both directions, as far as they go,
@@ -28,14 +32,18 @@ call has the same message, and which therefore reads it.
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
-from smcoll.atomics cimport load_acquire, load_relaxed, store_release
+from smcoll.atomics cimport load_acquire, load_relaxed, store_relaxed, store_release
 from smcoll.barrier cimport (
-    AGAIN, DONE, FAILED_MISMATCH, Team, publish_length, reached, same_kind_of_call, wait_until,
+    AGAIN, DONE, FAILED_MISMATCH, FAILED_POISONED, Team, publish_length, reached,
+    same_kind_of_call, wait_until,
 )
+from smcoll.cross_memory cimport read_memory
 from smcoll.cursor cimport copy_message, pack_next, unpack_next
 from smcoll.heap cimport STAGED
-from smcoll.places cimport find, place_of, read_place, still_in_the_call
-from smcoll.segment cimport Layout, Line, credit_word, stream_chunk, stream_line
+from smcoll.places cimport find, place_of, read_address, read_place, still_in_the_call
+from smcoll.segment cimport (
+    Layout, Line, credit_word, refusal_word, stream_chunk, stream_line,
+)
 
 
 cdef void init_streams(Team *team, Stream *streams, uint64_t start) noexcept nogil:
@@ -46,6 +54,7 @@ cdef void init_streams(Team *team, Stream *streams, uint64_t start) noexcept nog
         streams[other].sent = streams[other].received = streams[other].credit = start
         if other == team.rank:
             continue
+        store_relaxed(refusal_word(layout, team.base, team.rank, other), start)
         store_release(credit_word(layout, team.base, team.rank, other), start)
         for cell in range(layout.stream_cells):
             store_release(&stream_line(layout, team.base, team.rank, other,
@@ -59,10 +68,12 @@ cdef void begin_exchange(Exchange *exchange) noexcept nogil:
         exchange.outgoing[i].done = 0
         exchange.outgoing[i].begun = exchange.outgoing[i].finished = False
         exchange.outgoing[i].place = place_for(exchange.team, &exchange.outgoing[i])
+        exchange.outgoing[i].address = address_for(exchange, &exchange.outgoing[i])
     for i in range(exchange.receives):
         exchange.incoming[i].done = exchange.incoming[i].nbytes = 0
         exchange.incoming[i].begun = exchange.incoming[i].finished = False
         exchange.incoming[i].place = STAGED
+        exchange.incoming[i].address = 0
         if exchange.incoming[i].behind != NULL:
             # In place: what arrives overwrites it.
             (<Transfer *> exchange.incoming[i].behind).place = STAGED
@@ -77,6 +88,13 @@ cdef uint64_t place_for(Team *team, Transfer *message) noexcept nogil:
             or in_cell(team, message.nbytes)):
         return STAGED
     return place_of(team, message.cursor.address, message.nbytes)
+
+
+cdef uint64_t address_for(Exchange *exchange, Transfer *message) noexcept nogil:
+    if (not exchange.may_be_read or message.place != STAGED or message.cursor.runs != NULL
+            or message.nbytes <= exchange.team.layout.stream_chunk):
+        return 0
+    return <uint64_t> <void *> message.cursor.address
 
 
 cdef inline bint in_cell(const Team *team, size_t nbytes) noexcept nogil:
@@ -107,6 +125,13 @@ cdef bint was_read(Exchange *exchange, Transfer *message) noexcept nogil:
     return <long long> (stream.credit - message.cell) >= 0
 
 
+# Does the receiver want it in chunks? (Once it was_read.)
+cdef inline bint was_refused(Exchange *exchange, Transfer *message) noexcept nogil:
+    cdef Team *team = exchange.team
+    return message.address != 0 and message.cell == load_relaxed(
+        refusal_word(&team.layout, team.base, message.peer, team.rank))
+
+
 cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
     """Fill cells as long as there are free ones."""
     cdef Team *team = exchange.team
@@ -115,7 +140,12 @@ cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
     cdef char *place
     cdef size_t piece
     if message.begun:
-        return DONE if was_read(exchange, message) else AGAIN
+        if not was_read(exchange, message):
+            return AGAIN
+        if not was_refused(exchange, message):
+            return DONE
+        message.begun = False
+        message.address = 0
     while may_write(exchange, message.peer):
         line = stream_line(&team.layout, team.base, team.rank, message.peer, stream.sent + 1)
         if in_cell(team, message.nbytes):
@@ -124,10 +154,11 @@ cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
         else:
             # Where it lies; the receiver asks the first cell only.
             memcpy(line.payload, &message.place, sizeof(uint64_t))
+            memcpy(line.payload + sizeof(uint64_t), &message.address, sizeof(uint64_t))
             place = stream_chunk(&team.layout, team.base, team.rank, message.peer,
                                  stream.sent + 1)
             piece = piece_of(team, message.nbytes - message.done)
-        if message.place != STAGED:
+        if message.place != STAGED or message.address != 0:
             stream.sent += 1
             message.cell = stream.sent
             message.begun = True
@@ -146,6 +177,16 @@ cdef inline void give_credit(Team *team, Stream *stream, int peer) noexcept nogi
     # Half a ring at a time: each store costs the sender a cache miss.
     if stream.received % <uint64_t> (team.layout.stream_cells // 2) == 0:
         store_release(credit_word(&team.layout, team.base, team.rank, peer), stream.received)
+
+
+cdef int read_through_kernel(Team *team, Transfer *message, size_t wanted) noexcept nogil:
+    """DONE, AGAIN where it can't be read, or FAILED_POISONED."""
+    if (team.processes == NULL or message.cursor.runs != NULL
+            or not read_memory(&team.processes[message.peer], message.address,
+                               message.cursor.address, wanted)):
+        return AGAIN
+    team.direct_bytes += wanted
+    return still_in_the_call(team, message.peer)
 
 
 cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
@@ -171,12 +212,29 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
             message.place = STAGED
             if not in_cell(team, message.nbytes):
                 message.place = read_place(line)
+                message.address = read_address(line)
             if message.nbytes > message.room:
                 if not message.grows:
                     exchange.truncated += 1
                 else:
                     exchange.unplaced = message
                     return NEEDS_MEMORY
+        if message.address != 0:
+            status = read_through_kernel(team, message, min(message.nbytes, message.room))
+            if status == FAILED_POISONED:
+                return status
+            stream.received += 1
+            if status == AGAIN:
+                store_relaxed(refusal_word(&team.layout, team.base, team.rank, message.peer),
+                              stream.received)
+            message.address = 0
+            store_release(credit_word(&team.layout, team.base, team.rank, message.peer),
+                          stream.received)
+            if status == AGAIN:
+                continue
+            message.done = message.nbytes
+            message.finished = True
+            return DONE
         if in_cell(team, message.nbytes):
             place = line.payload
             piece = message.nbytes

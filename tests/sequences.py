@@ -27,7 +27,7 @@ CONFIGS = (
     {},
     {"segment_size": 4096, "segments": 1, "banks": 1, "inline_size": 64, "rooted_inline_size": 32},
     {"segment_size": 4096, "segments": 2, "banks": 3, "pipeline": False,
-     "streaming_size": 1},
+     "streaming_size": 1, "kernel_copy_size": 1},
     {"segment_size": 16384, "segments": 4, "banks": 4, "rooted_inline_size": 512},
     {"segment_size": 8192, "segments": 8, "banks": 1, "inline_size": 512, "fan_in": 2,
      "fan_out": 3, "arity": 3},

@@ -11,6 +11,10 @@
  * Mutants: RELAXED_FLAG (with WEAK), POST_BEFORE_COPY, CREDIT_BEFORE_READING, ONE_CELL_TOO_MANY,
  * NO_CREDIT, CREDIT_TOO_HIGH, SEND_ALL_FIRST, OVERWRITES_WHAT_IT_SENDS (with IN_PLACE),
  * IGNORES_LENGTH.
+ *
+ * With IN_PRIVATE_MEMORY a message may be one cell that says where it lies; its sender waits for the
+ * credit and changes it then. Its receiver reads it there or, beside the credit, asks for pieces.
+ * Mutants: OWNER_DOES_NOT_WAIT, REFUSES_AFTER_CREDIT, NO_LOOK_AT_REFUSAL.
  */
 
 #ifndef CELLS
@@ -34,7 +38,13 @@
 #define FLAG(distance, count) (RING(distance) + (count) % CELLS)
 #define DATA(distance, count) (OTHERS * CELLS + RING(distance) + (count) % CELLS)
 #define CREDIT(distance) (2 * OTHERS * CELLS + (distance) - 1)
+#ifdef IN_PRIVATE_MEMORY
+#define REFUSAL(distance) (2 * OTHERS * CELLS + OTHERS + (distance) - 1)
+#define LIES_AT(distance) (2 * OTHERS * CELLS + 2 * OTHERS + (distance) - 1)
+#define WORDS (2 * OTHERS * CELLS + 3 * OTHERS)
+#else
 #define WORDS (2 * OTHERS * CELLS + OTHERS)
+#endif
 
 #include "memory.pml"
 
@@ -53,7 +63,9 @@ typedef Transfer {
     byte out_done;
     byte incoming;              /* 0: not begun */
     byte in_done;
-    bool in_finished
+    bool in_finished;
+    bool in_pieces;             /* this call's message to it goes in cells */
+    bool published              /* it lies in private memory, and waits for its reader */
 }
 
 #if defined(NO_CREDIT)
@@ -64,7 +76,13 @@ typedef Transfer {
 #define HAS_CREDIT(d) REACHED(SHARED(PEER(d), CREDIT(BACK(d))), NUMBER(with[d].sent + 1 - CELLS))
 #endif
 
-#define MAY_SEND(d) (with[d].outgoing != 0 && HAS_CREDIT(d))
+#ifdef OWNER_DOES_NOT_WAIT
+#define WAS_READ(d) true
+#else
+#define WAS_READ(d) REACHED(SHARED(PEER(d), CREDIT(BACK(d))), with[d].sent)
+#endif
+#define MAY_SEND(d) (with[d].outgoing != 0 && (with[d].published -> WAS_READ(d) : HAS_CREDIT(d)))
+#define LIES_ELSEWHERE 64             /* marks such a cell */
 
 #define ARRIVED(d) REACHED(SHARED(PEER(d), FLAG(BACK(d), with[d].received + 1)), \
                            NUMBER(with[d].received + 1))
@@ -79,6 +97,57 @@ typedef Transfer {
 #define ALL_SENT true
 #endif
 #define MAY_RECEIVE(d) (!with[d].in_finished && ARRIVED(d) && OUT_OF_THE_WAY(d) && ALL_SENT)
+
+/* send_more: a message in private memory */
+inline publish_message(d) {
+    store(LIES_AT(d), call, 0);
+    store(DATA(d, with[d].sent + 1), LIES_ELSEWHERE + PIECE(call, with[d].outgoing, 0), 0);
+    store(FLAG(d, with[d].sent + 1), NUMBER(with[d].sent + 1), RELEASE);
+    d_step { with[d].sent = NUMBER(with[d].sent + 1); with[d].published = true }
+}
+
+/* was_refused, once it was_read */
+inline take_it_back(d) {
+    atomic {
+        with[d].published = false;
+#ifdef NO_LOOK_AT_REFUSAL
+        refused = false;
+#else
+        refused = SHARED(PEER(d), REFUSAL(BACK(d))) == with[d].sent;
+#endif
+    }
+    if
+    :: refused -> with[d].in_pieces = true
+    :: else ->
+        store(LIES_AT(d), NOTHING, 0);
+        atomic { with[d].outgoing = 0; unsent-- }
+    fi;
+    refused = false
+}
+
+/* receive_more: read_through_kernel, or not */
+inline receive_elsewhere(d) {
+    d_step {
+        piece = SHARED(PEER(d), DATA(BACK(d), with[d].received + 1)) - LIES_ELSEWHERE;
+        with[d].incoming = LENGTH_IN(piece);
+        assert(piece == PIECE(call, with[d].incoming, 0));
+        with[d].received = NUMBER(with[d].received + 1);
+        piece = 0
+    }
+    if
+    :: assert(SHARED(PEER(d), LIES_AT(BACK(d))) == call);
+       store(CREDIT(d), with[d].received, 1);
+       atomic { with[d].in_finished = true; unreceived-- }
+    :: true ->
+#ifdef REFUSES_AFTER_CREDIT
+       store(CREDIT(d), with[d].received, 1);
+       store(REFUSAL(d), with[d].received, 1)
+#else
+       store(REFUSAL(d), with[d].received, 0);
+       store(CREDIT(d), with[d].received, 1)
+#endif
+    fi
+}
 
 /* send_more, one cell */
 inline send_piece(d) {
@@ -160,6 +229,7 @@ inline begin_exchange() {
             with[d].incoming = 0;
             with[d].in_done = 0;
             with[d].in_finished = false;
+            with[d].in_pieces = false;
             d++
         }
     :: else -> break
@@ -167,7 +237,28 @@ inline begin_exchange() {
     atomic { d = 0; length = 0; unsent = OTHERS; unreceived = OTHERS }
 }
 
+#ifdef IN_PRIVATE_MEMORY
+inline send(d) {
+    if
+    :: with[d].published -> take_it_back(d)
+    :: !with[d].published && !with[d].in_pieces -> publish_message(d)
+    :: !with[d].published -> with[d].in_pieces = true; send_piece(d)
+    fi
+}
+#define ELSEWHERE(d) (SHARED(PEER(d), DATA(BACK(d), with[d].received + 1)) >= LIES_ELSEWHERE)
+inline receive(d) {
+    if
+    :: ELSEWHERE(d) -> receive_elsewhere(d)
+    :: else -> receive_piece(d)
+    fi
+}
+#else
+#define send send_piece
+#define receive receive_piece
+#endif
+
 proctype rank(byte self) {
+    bool refused;
     byte call, done, d, length, piece, unsent, unreceived;
     Transfer with[RANKS];
     d_step {
@@ -189,11 +280,11 @@ proctype rank(byte self) {
         do
         :: unsent + unreceived > 0 ->
             if
-            :: atomic { MAY_SEND(1) -> d = 1 } send_piece(d)
-            :: atomic { MAY_RECEIVE(1) -> d = 1 } receive_piece(d)
+            :: atomic { MAY_SEND(1) -> d = 1 } send(d)
+            :: atomic { MAY_RECEIVE(1) -> d = 1 } receive(d)
 #if RANKS > 2
-            :: atomic { MAY_SEND(2) -> d = 2 } send_piece(d)
-            :: atomic { MAY_RECEIVE(2) -> d = 2 } receive_piece(d)
+            :: atomic { MAY_SEND(2) -> d = 2 } send(d)
+            :: atomic { MAY_RECEIVE(2) -> d = 2 } receive(d)
 #endif
             fi;
             d = 0
