@@ -71,7 +71,8 @@ cdef struct Team:
     size_t streaming_size      # results of so many bytes are written around the caches
     const HeapView *heaps      # every rank's shared heap; NULL: this communicator has none
     size_t direct_above        # messages in streams of so many bytes are read where they lie
-    size_t kernel_copy_size    # a Scatter that hands out so many bytes is read through the kernel
+    size_t read_scatter_from   # a Scatter that hands out so many bytes is read through the kernel
+    size_t read_alltoall_from  # so is a rank's part of an Alltoall
     const OtherProcess *processes  # every rank's; NULL: they can't read each other's memory
     uint64_t direct_bytes      # of this call, moved to or from other ranks' arrays without staging
     # Counters: functions of the sequence of calls only, hence the same on every rank.

@@ -154,10 +154,10 @@ class Collectives(Reductions, Movement, Objects):
                 parameters["in_place_from"] = max(engine.config.heap_threshold,
                                                   engine.stream_inline + 1)
                 reason += "; a message that lies in its sender's shared heap is read there"
-            if collective == "scatter" and row.algorithm == "direct" and engine.kernel_copy_size:
-                parameters["kernel_copy_from"] = engine.kernel_copy_size
-                reason += ("; where the root hands out so many bytes, the others read its memory "
-                           "through the kernel")
+            if collective in engine.kernel_copy_sizes and row.number == 0:
+                parameters["kernel_copy_from"] = engine.kernel_copy_sizes[collective]
+                reason += ("; what a rank hands out is read in its memory through the kernel if it "
+                           "is so many bytes")
             return Explanation(collective, nbytes, "shared memory", row.algorithm, parameters,
                                reason)
         if engine.data_refused and not inline and collective != "barrier" and nbytes > 0:

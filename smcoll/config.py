@@ -241,11 +241,12 @@ class Config:
         "memory that the heaps of all ranks of this node may have; 0: half of the node's")
     kernel_copy: bool = _setting(
         True, _boolean, "",
-        "a long Scatter is copied once: the other ranks read the root's memory through the kernel "
-        "(process_vm_readv), where it lets them; off: through the segment")
+        "what a long Scatter, or Alltoall of many ranks, hands out is copied once: receivers read "
+        "the sender's memory through the kernel (process_vm_readv), where it lets them; off: "
+        "everything goes through the segment")
     kernel_copy_size: int = _setting(
         0, _bytes_between(0, 1 << 50), "bytes",
-        "a Scatter is long whose root hands so many bytes out to others; 0: chosen by ranks")
+        "long is what hands out so many bytes to other ranks; 0: chosen by collective and ranks")
     verbose: bool = _setting(
         False, _boolean, "", "one line on stderr for each communicator, and statistics at exit")
     disable: bool = _setting(False, _boolean, "", "everything goes to MPI")

@@ -67,6 +67,7 @@ cdef class Engine(MemberWithMemory):
                        Transfer *incoming, int receives, size_t nbytes, list grown,
                        int algorithm=*, bint second_stage=*, Cursor *own=*,
                        Cursor *own_place=*) except -1
+    cdef bint may_be_read(self, int collective, const Transfer *outgoing, int sends) noexcept
     cdef int exchange_stage(self, uint64_t signature, Transfer *outgoing, int sends,
                             Transfer *incoming, int receives, list grown) except -1
     cdef int run_exchange(self, Exchange *exchange, Transfer *outgoing, int sends,

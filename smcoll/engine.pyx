@@ -11,7 +11,7 @@ from smcoll.algos cimport Operands, Plan, is_inline, needs_data_regions, run_col
 from smcoll.allgather cimport Gathering
 from smcoll.atomics cimport monotonic_ns, unlock
 from smcoll.barrier cimport (
-    COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE,
+    COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLTOALL, COLLECTIVE_BARRIER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE,
     COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_SCATTER, DONE, FAILED_EXCEPTION, NO_OPERATION, NO_TYPE,
     begin_call, begin_mpi_call, condition, pack_signature, wait_until,
 )
@@ -330,14 +330,27 @@ cdef class Engine(MemberWithMemory):
         self.release_gil_if_long(nbytes)
         exchange.own = own
         exchange.own_place = own_place
-        # The root of a Scatter alone has so much to copy that the others gain by taking it.
-        exchange.may_be_read = (collective == COLLECTIVE_SCATTER and algorithm == 0
-                                and self.team.processes != NULL
-                                and bytes_of(outgoing, sends) >= self.team.kernel_copy_size)
+        exchange.may_be_read = algorithm == 0 and self.may_be_read(collective, outgoing, sends)
         status = self.run_exchange(&exchange, outgoing, sends, incoming, receives, nbytes, grown)
         self.finished(tally, began)
         self.leave(status)
         return exchange.truncated
+
+    cdef bint may_be_read(self, int collective, const Transfer *outgoing, int sends) noexcept:
+        """Whether these messages are so long that their receivers should read them themselves."""
+        cdef size_t total = 0, smallest
+        cdef int i
+        if self.team.processes == NULL:
+            return False
+        if collective == COLLECTIVE_SCATTER:
+            smallest = self.team.read_scatter_from
+        elif collective == COLLECTIVE_ALLTOALL:
+            smallest = self.team.read_alltoall_from
+        else:
+            return False
+        for i in range(sends):
+            total += outgoing[i].nbytes
+        return total >= smallest
 
     cdef int exchange_stage(self, uint64_t signature, Transfer *outgoing, int sends,
                             Transfer *incoming, int receives, list grown) except -1:
@@ -559,14 +572,6 @@ cdef class Engine(MemberWithMemory):
     def is_inline(self, collective, int algorithm, size_t nbytes):
         """Whether the data of such a call travel in the flag lines."""
         return is_inline(&self.team, COLLECTIVE_NUMBERS[collective], algorithm, nbytes)
-
-
-cdef size_t bytes_of(const Transfer *messages, int count) noexcept:
-    cdef size_t total = 0
-    cdef int i
-    for i in range(count):
-        total += messages[i].nbytes
-    return total
 
 
 cdef check_contiguous(Specification spec):

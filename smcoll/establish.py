@@ -239,8 +239,8 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
             if heaps is not None:
                 engine.use_heaps(heaps)
             if reads:
-                engine.use_processes(
-                    memories, config.kernel_copy_size or select.kernel_copy_size(size))
+                engine.use_processes(memories, select.kernel_copy_sizes(
+                    config, size, oversubscribed))
             engine.use(select.decide(config, size, oversubscribed, len(engine.domains), table,
                                      heaps is not None))
 

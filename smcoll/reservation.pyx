@@ -8,7 +8,7 @@ import os
 import sys
 from collections import Counter
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport SIZE_MAX, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from smcoll.algos cimport Plan, needs_data_regions
@@ -31,6 +31,7 @@ cdef class MemberWithMemory(Member):
     """Reserves what calls need, and agrees on it."""
 
     def __cinit__(self):
+        self.kernel_copy_sizes = {}
         # The operands of one call, from every rank: as such, and two more lists for slices.
         self.sources = <const void **> malloc(3 * self.team.size * sizeof(void *))
         if self.sources == NULL:
@@ -60,10 +61,10 @@ cdef class MemberWithMemory(Member):
         self.heaps = heaps
         self.team.heaps = self.heap_views
 
-    def use_processes(self, records, size_t smallest):
+    def use_processes(self, records, sizes):
         """The ranks can read each other's memory through the kernel: every one's record.
 
-        ``smallest``: a Scatter whose root hands out so many bytes is worth it.
+        ``sizes``: from how many bytes handed out it is worth it, by collective.
         """
         cdef int rank
         self.processes = <OtherProcess *> malloc(self.team.size * sizeof(OtherProcess))
@@ -72,7 +73,9 @@ cdef class MemberWithMemory(Member):
         for rank in range(self.team.size):
             fill_process(&self.processes[rank], records[rank])
         self.team.processes = self.processes
-        self.team.kernel_copy_size = smallest
+        self.team.read_scatter_from = sizes.get("scatter", SIZE_MAX)
+        self.team.read_alltoall_from = sizes.get("alltoall", SIZE_MAX)
+        self.kernel_copy_sizes = sizes
 
     cdef void keep(self, const void *buffer) noexcept nogil:
         """This rank leaves a call in which others may still use ``buffer`` where it lies."""
@@ -210,11 +213,6 @@ cdef class MemberWithMemory(Member):
         if None in found:
             return None
         return dict(sum(map(Counter, found), Counter()))
-
-    @property
-    def kernel_copy_size(self):
-        """From how many bytes handed out a Scatter is read through the kernel; None: never."""
-        return self.team.kernel_copy_size if self.team.processes != NULL else None
 
     @property
     def uses_heaps(self):

@@ -123,13 +123,19 @@ def default_radix(ranks: int, oversubscribed: bool) -> int:
     return 4
 
 
-def kernel_copy_size(ranks: int) -> int:
-    """From how many bytes handed out the others read a Scatter's root through the kernel.
+def kernel_copy_sizes(config, ranks: int, oversubscribed: bool) -> dict[str, int]:
+    """From how many bytes handed out messages are read in their sender's memory, by collective.
 
-    Measured (docs/heap.md): two copies overlap with 2 ranks; with more, several receivers copy at
-    once what the root would have to copy alone.
+    Measured (docs/heap.md). In a Scatter two copies overlap with 2 ranks; with more, several
+    receivers copy at once what the root would have to copy alone. In an Alltoall all copy anyway;
+    but many ranks on few cores take turns less often.
     """
-    return 8 * KIB * KIB if ranks == 2 else 3 * KIB * KIB
+    if config.kernel_copy_size:
+        return {"scatter": config.kernel_copy_size, "alltoall": config.kernel_copy_size}
+    sizes = {"scatter": 8 << 20 if ranks == 2 else 3 << 20}
+    if ranks > 4 and oversubscribed:
+        sizes["alltoall"] = 3 << 20
+    return sizes
 
 
 def decide(config, ranks: int, oversubscribed: bool,

@@ -20,8 +20,9 @@ refusal word       d, before that credit           s, after it
 A long message that lies in its sender's shared heap (``docs/heap.md``) is one cell with its offset:
 the receiver reads it where it is, and gives credit at once, for which the sender waits. So is one
 in private memory that receivers may read through the kernel (``cross_memory``; ``may_be_read``). A
-receiver that can't read it there (the kernel refuses, its own data have holes) says so beside the
-credit, in ``refusal_word``, and the message follows in chunks.
+receiver that can't read it there (the kernel refuses, its own data have holes, or what they would
+overwrite has to be sent first) says so beside the credit, in ``refusal_word``, and the message
+follows in chunks.
 
 Cells are counted from the communicator's start and never reset. A message of no bytes has a cell
 too. Why nothing deadlocks: a rank moves all its messages, in both directions, as far as they go,
@@ -77,6 +78,7 @@ cdef void begin_exchange(Exchange *exchange) noexcept nogil:
         if exchange.incoming[i].behind != NULL:
             # In place: what arrives overwrites it.
             (<Transfer *> exchange.incoming[i].behind).place = STAGED
+            (<Transfer *> exchange.incoming[i].behind).address = 0
     exchange.unfinished = exchange.sends + exchange.receives
     exchange.unplaced = NULL
     exchange.truncated = 0
@@ -181,7 +183,7 @@ cdef inline void give_credit(Team *team, Stream *stream, int peer) noexcept nogi
 
 cdef int read_through_kernel(Team *team, Transfer *message, size_t wanted) noexcept nogil:
     """DONE, AGAIN where it can't be read, or FAILED_POISONED."""
-    if (team.processes == NULL or message.cursor.runs != NULL
+    if (team.processes == NULL or message.cursor.runs != NULL or message.behind != NULL
             or not read_memory(&team.processes[message.peer], message.address,
                                message.cursor.address, wanted)):
         return AGAIN

@@ -1,4 +1,4 @@
-"""A long Scatter, whose receivers read the root's memory through the kernel."""
+"""A long Scatter or Alltoall, whose receivers read the senders' memory through the kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS = {"kernel_copy_size": 1, "heap": False, "strict": True}
 def comm(comm_world):
     """A communicator whose every Scatter is copied through the kernel."""
     with smcoll.Comm(comm_world, smcoll.Config(**SETTINGS)) as comm:
-        if comm.engine.kernel_copy_size is None:
+        if not comm.engine.kernel_copy_sizes:
             pytest.skip("the kernel lets no process read another one's memory here")
         yield comm
 
@@ -52,6 +52,45 @@ def test_blocks_of_different_lengths_and_in_place(comm):
         if not (in_place and comm.rank == 0):
             first = sum(counts[:comm.rank])
             assert np.array_equal(recv, everything[first:first + counts[comm.rank]])
+
+
+@pytest.mark.mpi(2, 3, 8)
+def test_alltoall_is_copied_once(comm):
+    for turn in range(3):
+        send = np.arange(comm.size * LARGE) + comm.rank * 10**7 + turn
+        recv = np.full(comm.size * LARGE, -1)
+        comm.Alltoall(send, recv)
+        for rank in range(comm.size):
+            block = np.arange(comm.rank * LARGE, (comm.rank + 1) * LARGE) + rank * 10**7 + turn
+            assert np.array_equal(recv[rank * LARGE:(rank + 1) * LARGE], block)
+    assert direct_bytes(comm) == 3 * (comm.size - 1) * 8 * LARGE
+
+
+@pytest.mark.mpi(2, 3)
+def test_alltoall_in_place_is_staged(comm):
+    for turn in range(3):
+        recv = np.arange(comm.size * LARGE) + comm.rank * 10**7 + turn
+        comm.Alltoall(MPI.IN_PLACE, recv)
+        for rank in range(comm.size):
+            block = np.arange(comm.rank * LARGE, (comm.rank + 1) * LARGE) + rank * 10**7 + turn
+            assert np.array_equal(recv[rank * LARGE:(rank + 1) * LARGE], block)
+    assert direct_bytes(comm) == 0
+
+
+@pytest.mark.mpi(3)
+def test_alltoall_that_is_in_place_on_one_rank_only(comm):
+    """What arrives there must wait until what lies there has gone."""
+    for turn in range(20):
+        send = np.arange(comm.size * LARGE) + comm.rank * 10**7 + turn
+        recv = np.full(comm.size * LARGE, -1)
+        if comm.rank == turn % comm.size:
+            recv[:] = send
+            comm.Alltoall(MPI.IN_PLACE, recv)
+        else:
+            comm.Alltoall(send, recv)
+        for rank in range(comm.size):
+            block = np.arange(comm.rank * LARGE, (comm.rank + 1) * LARGE) + rank * 10**7 + turn
+            assert np.array_equal(recv[rank * LARGE:(rank + 1) * LARGE], block)
 
 
 @pytest.mark.mpi(2, 3)
@@ -103,7 +142,7 @@ def test_another_process_under_the_ranks_id_is_not_read(comm_world, monkeypatch)
         monkeypatch.setattr(cross_memory, "readable", lambda record: real(record) and bool(
             record.update(bytes="00" * 16) or True))
     with smcoll.Comm(comm_world, smcoll.Config(**SETTINGS)) as comm:
-        assert comm.engine.kernel_copy_size == 1
+        assert comm.engine.kernel_copy_sizes["scatter"] == 1
         recv = np.empty(LARGE)
         comm.Scatter(np.arange(2.0 * LARGE) if comm.rank == 0 else None, recv)
         assert np.array_equal(recv, np.arange(LARGE) + comm.rank * LARGE)
@@ -115,7 +154,7 @@ def test_where_one_rank_cannot_read_nobody_does(comm_world, monkeypatch):
     if comm_world.rank == 1:
         monkeypatch.setattr("smcoll.cross_memory.readable", lambda other: False)
     with smcoll.Comm(comm_world, smcoll.Config(**SETTINGS)) as comm:
-        assert comm.engine.kernel_copy_size is None
+        assert not comm.engine.kernel_copy_sizes
         assert "kernel_copy_from" not in comm.explain("scatter", 8 * LARGE).parameters
         recv = np.empty(LARGE)
         comm.Scatter(np.arange(comm.size * LARGE) * 1.0 if comm.rank == 0 else None, recv)
@@ -128,7 +167,7 @@ def test_explain_says_so_and_it_can_be_switched_off(comm, comm_world):
     assert "kernel" in comm.explain("scatter", 8 * LARGE).reason
     assert "kernel" not in comm.explain("gather", 8 * LARGE).reason
     with smcoll.Comm(comm_world, smcoll.Config(**SETTINGS | {"kernel_copy": False})) as other:
-        assert other.engine.kernel_copy_size is None
+        assert not other.engine.kernel_copy_sizes
         assert "kernel" not in other.explain("scatter", 8 * LARGE).reason
 
 
