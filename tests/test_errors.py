@@ -303,6 +303,8 @@ def test_mismatch(comm_world, name, odd_one):
     """Every rank raises, in this call or in the next ones; those that raise name both sides."""
     comm = smcoll.Comm(comm_world, smcoll.Config(timeout=20))
     comm.Barrier()
+    # Over several nodes the news of a mismatch may overtake the last messages of the call before.
+    comm_world.Barrier()
     errors = smcoll.MismatchError
     if isinstance(comm.engine, SpanningEngine) and name in ENDED_BY_TIMEOUT:
         errors = smcoll.MismatchError, smcoll.WaitTimeout
