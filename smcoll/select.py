@@ -132,7 +132,7 @@ def kernel_copy_sizes(config, ranks: int, oversubscribed: bool) -> dict[str, int
     """
     if config.kernel_copy_size:
         return {"scatter": config.kernel_copy_size, "alltoall": config.kernel_copy_size}
-    sizes = {"scatter": 8 << 20 if ranks == 2 else 3 << 20}
+    sizes = {"scatter": 8 << 20 if ranks == 2 else 1536 * KIB}
     if ranks > 4 and oversubscribed:
         sizes["alltoall"] = 3 << 20
     return sizes
