@@ -52,9 +52,9 @@ class Decision:
 # Shared heaps: where the ranks have them (with_heaps), whatever was measured without.
 NEVER_BY_ITSELF = {("allreduce", "dissemination"),
                    *((collective, SHARED_HEAP) for collective in ALGORITHMS)}
-# Between two ranks, larger ones are faster staged, wherever the arrays lie (docs/heap.md): both
-# work then, one copies in while the other copies out, through regions that stay in the caches.
-DIRECT_AT_MOST = {"bcast": 512 * KIB, "allgather": 8 << 20}
+# Larger ones are faster staged, wherever the arrays lie (docs/heap.md): some copy in while others
+# copy out, through regions that stay in the caches. By the number of ranks, 2 or more.
+DIRECT_AT_MOST = {"bcast": (512 * KIB, 8 << 20), "allgather": (8 << 20, 512 * KIB)}
 REASONS = {"table": "decision table measured by smcoll tune",
            "model": "performance model with this machine's parameters"}
 
@@ -178,7 +178,7 @@ def decide(config, ranks: int, oversubscribed: bool,
                 measured_row(usual, config, names, row, REASONS[table["source"]])
                 for row in table["rows"][collective]]
         if heaps and wanted == "auto" and SHARED_HEAP in names:
-            most = DIRECT_AT_MOST.get(collective, UNLIMITED) if ranks == 2 else UNLIMITED
+            most = DIRECT_AT_MOST.get(collective, (UNLIMITED, UNLIMITED))[ranks > 2]
             tables[collective] = with_heaps(tables[collective], names, config.heap_threshold, most)
     return tables
 

@@ -134,6 +134,7 @@ def test_the_root_returns_only_when_all_have_read(comm):
         assert (recv == number).all()
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_another_process_under_the_ranks_id_is_not_read(comm_world, monkeypatch):
     """A rank is what has the bytes of the set-up: here rank 1 expects others of it afterwards."""
