@@ -431,12 +431,18 @@ def test_stats_and_explain_say_what_was_direct(comm_world):
 
 @pytest.mark.one_node
 @pytest.mark.mpi(2, 3)
-def test_large_broadcasts_between_two_ranks_are_staged(comm_world):
+def test_long_broadcasts_and_allgathers_are_staged(comm_world):
+    """From where on depends on whether there are more than two ranks."""
     with smcoll.Comm(comm_world, smcoll.Config(heap=True, strict=True)) as comm:
-        assert comm.explain("bcast", 8 * LARGE).algorithm == "shared_heap"
-        large = comm.explain("bcast", 16 << 20)
-        assert (large.algorithm == "shared_heap") == (comm.size > 2)
-        assert ("staged, wherever" in large.reason) == (comm.size == 2)
+        for collective, nbytes, direct in (("bcast", 8 * LARGE, True),
+                                           ("bcast", 4 << 20, comm.size > 2),
+                                           ("bcast", 16 << 20, False),
+                                           ("allgather", 8 * LARGE, True),
+                                           ("allgather", 4 << 20, comm.size == 2),
+                                           ("allgather", 16 << 20, False)):
+            explanation = comm.explain(collective, nbytes)
+            assert (explanation.algorithm == "shared_heap") == direct
+            assert ("staged, wherever" in explanation.reason) == (not direct)
 
 
 @pytest.mark.mpi(2)
