@@ -16,7 +16,7 @@ COUNTS = [0, 1, 7, CELL, CELL + 1, CHUNK, CHUNK + 1, 20 * CHUNK + 3]
 def comm(request):
     """With the default sizes, and with the smallest: every size is many sections and chunks."""
     small = {"segment_size": 4096, "stream_size": 4096, "inline_size": 64,
-             "rooted_inline_size": 32, "banks": 1, "segments": 2}
+             "rooted_inline_size": 32, "banks": 1, "segments": 2, "kernel_copy_size": 1}
     fields = small if request.param == "one page" else {}
     made = smcoll.Comm(MPI.COMM_WORLD, smcoll.Config(**fields))
     yield made
