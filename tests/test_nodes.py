@@ -326,6 +326,7 @@ def test_collectives_of_objects(spread):
     assert spread.allreduce(str(rank)) == "".join(map(str, range(size)))
 
 
+@pytest.mark.one_node   # with others it has nodes of its own, in another order
 @pytest.mark.mpi(4)
 @pytest.mark.parametrize("spread", ["round robin"], indirect=True)
 def test_explain_says_what_goes_to_mpi(spread):
@@ -496,6 +497,8 @@ def test_ranks_of_different_nodes_that_disagree_find_out(spread, wrong):
     spread.Barrier()
     comm = smcoll.Comm(spread, smcoll.Config(timeout=2))
     comm.Barrier()
+    # The news of a mismatch may overtake the last messages of the call before.
+    spread.Barrier()
     last_node = os.environ["SMCOLL_NODE"] == "1"
     with pytest.raises(smcoll.Error) as raised:
         for _ in range(3):              # who only sends finds out in a later call
@@ -707,7 +710,7 @@ def test_leaders_that_can_not_be_connected_are_said_to(comm_world, monkeypatch):
         total = np.zeros(1)
         comm.Allreduce(np.ones(1), total)
         assert total[0] == 3 and comm.engine.span.network.leaders is None
-        assert re.search(r"vanish \(rank \d: no connection to 1 of 1",
+        assert re.search(r"vanish \(rank \d: no connection to (\d) of \1",
                          comm.explain("bcast", 8).reason)
         # A group that holds such a rank does not try again.
         monkeypatch.setattr(watch, "CONNECT_WITHIN", 1e6)
