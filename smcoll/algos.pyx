@@ -146,7 +146,7 @@ cdef bint needs_data_regions(const Team *team, int collective, int algorithm,
 
 
 cdef inline void fill_call(Call *call, Team *team, const Plan *plan,
-                           const Operands *operands) noexcept nogil:
+                           const Operands *operands, int collective) noexcept nogil:
     call.team = team
     call.send = operands.send
     call.recv = operands.recv
@@ -155,7 +155,7 @@ cdef inline void fill_call(Call *call, Team *team, const Plan *plan,
     call.operation = operands.operation
     call.root = operands.root
     call.sources = operands.sources
-    call.streaming = operands.nbytes >= team.streaming_size
+    call.streaming = operands.nbytes >= team.streaming_from[collective]
     call.fan_in = plan.fan_in
     call.fan_out = plan.fan_out
     call.arity = plan.arity
@@ -214,7 +214,7 @@ cdef inline int run_bcast(Team *team, const Plan *plan, const Operands *operands
         if plan.algorithm == BCAST_FAN_OUT:
             return bcast_inline(team, operands.recv, operands.nbytes, operands.root, plan.fan_out)
         return bcast_inline_by_name(team, plan, operands)
-    fill_call(&call, team, plan, operands)
+    fill_call(&call, team, plan, operands, COLLECTIVE_BCAST)
     if plan.algorithm == BCAST_SHARED_HEAP:
         return bcast_shared_heap(&call, plan.pipelined, plan.section_bytes)
     if plan.algorithm == BCAST_N_ARY:
@@ -236,7 +236,7 @@ cdef inline int run_reduce(Team *team, const Plan *plan, const Operands *operand
         return reduce_inline(team, operands.send, operands.recv, operands.nbytes,
                              operands.elements, operands.operation, operands.root, plan.fan_in,
                              operands.sources)
-    fill_call(&call, team, plan, operands)
+    fill_call(&call, team, plan, operands, COLLECTIVE_REDUCE)
     if plan.algorithm == REDUCE_SCATTER_GATHER:
         return reduce_scatter_gather(&call, plan.pipelined, plan.section_bytes)
     if plan.algorithm == REDUCE_SHARED_HEAP:
@@ -260,7 +260,7 @@ cdef inline int run_allreduce(Team *team, const Plan *plan,
             return reduce_broadcast_inline(team, plan, operands)
         return allreduce_inline(team, operands.send, operands.recv, operands.nbytes,
                                 operands.elements, operands.operation, operands.sources)
-    fill_call(&call, team, plan, operands)
+    fill_call(&call, team, plan, operands, COLLECTIVE_ALLREDUCE)
     if plan.algorithm == ALLREDUCE_FAN_IN_FAN_OUT:
         return allreduce_fan_in_fan_out(&call, plan.pipelined, plan.section_bytes)
     if plan.algorithm == ALLREDUCE_RECURSIVE_DOUBLING:
@@ -288,10 +288,10 @@ cdef inline int run_allgather(Team *team, const Plan *plan, const Operands *oper
     cdef int rank
     if is_inline(team, COLLECTIVE_ALLGATHER, plan.algorithm, blocks.longest):
         return allgather_inline(team, blocks)
-    fill_call(&call, team, plan, operands)
+    fill_call(&call, team, plan, operands, COLLECTIVE_ALLGATHER)
     for rank in range(team.size):
         blocks.recv[rank].streaming = (
-            blocks.longest * <size_t> team.size >= team.streaming_size)
+            blocks.longest * <size_t> team.size >= team.streaming_from[COLLECTIVE_ALLGATHER])
     if plan.algorithm == SHARED_HEAP:
         return allgather_shared_heap(&call, blocks, plan.pipelined, plan.section_bytes)
     return allgather_direct(&call, blocks, plan.pipelined, plan.section_bytes)
@@ -303,7 +303,7 @@ cdef inline int run_reduce_scatter(Team *team, const Plan *plan, const Operands 
     if is_inline(team, COLLECTIVE_REDUCE_SCATTER, plan.algorithm, operands.nbytes):
         return reduce_scatter_inline(team, operands.send, operands.recv, blocks,
                                      operands.element_size, operands.operation, operands.sources)
-    fill_call(&call, team, plan, operands)
+    fill_call(&call, team, plan, operands, COLLECTIVE_REDUCE_SCATTER)
     if plan.algorithm == REDUCE_SCATTER_SHARED_HEAP:
         return reduce_scatter_shared_heap(&call, blocks, plan.pipelined, plan.section_bytes)
     if plan.algorithm == REDUCE_SCATTER_TREE_ONE_STAGE:
@@ -323,7 +323,7 @@ cdef inline int run_scan(Team *team, const Plan *plan, const Operands *operands,
     if is_inline(team, COLLECTIVE_SCAN, plan.algorithm, operands.nbytes):
         return scan_inline(team, operands.send, operands.recv, operands.nbytes, operands.elements,
                            operands.operation, exclusive, operands.sources)
-    fill_call(&call, team, plan, operands)
+    fill_call(&call, team, plan, operands, COLLECTIVE_SCAN)
     if plan.algorithm == SHARED_HEAP:
         return scan_shared_heap(&call, exclusive, plan.pipelined, plan.section_bytes)
     return scan_direct(&call, exclusive, plan.pipelined, plan.section_bytes)

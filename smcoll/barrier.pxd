@@ -48,6 +48,7 @@ cdef enum:
     COLLECTIVE_OBJECT_SCATTER = 15
     COLLECTIVE_OBJECT_ALLGATHER = 16
     COLLECTIVE_OBJECT_ALLTOALL = 17
+    COLLECTIVES = 18           # one more than the last; 0: a stage of any
 
 # Reusable slots in banks. `pass_` counts full rounds over all banks, so that bank b's barrier of
 # round n is complete when every rank's field is >= n + 1.
@@ -68,11 +69,11 @@ cdef struct Team:
     # How to wait (agreed once per communicator).
     int spin
     bint oversubscribed
-    size_t streaming_size      # results of so many bytes are written around the caches
+    # By collective, from how many bytes on (SIZE_MAX: never) ...
+    size_t streaming_from[COLLECTIVES]    # ... a rank's result is written around the caches
+    size_t kernel_copy_from[COLLECTIVES]  # ... what a rank hands out is read through the kernel
     const HeapView *heaps      # every rank's shared heap; NULL: this communicator has none
     size_t direct_above        # messages in streams of so many bytes are read where they lie
-    size_t read_scatter_from   # a Scatter that hands out so many bytes is read through the kernel
-    size_t read_alltoall_from  # so is a rank's part of an Alltoall
     const OtherProcess *processes  # every rank's; NULL: they can't read each other's memory
     uint64_t direct_bytes      # of this call, moved to or from other ranks' arrays without staging
     # Counters: functions of the sequence of calls only, hence the same on every rank.

@@ -148,7 +148,8 @@ class Collectives(Reductions, Movement, Objects):
             if engine.streams_refused:
                 return Explanation(collective, nbytes, "MPI", "MPI's own", {},
                                    "the streams could not be reserved")
-            parameters = {"chunk_bytes": engine.stream_chunk}
+            parameters = {"chunk_bytes": engine.stream_chunk,
+                          "around_caches_from": engine.around_caches_from(collective)}
             reason = row.reason
             if engine.uses_heaps:
                 parameters["in_place_from"] = max(engine.config.heap_threshold,
@@ -169,7 +170,8 @@ class Collectives(Reductions, Movement, Objects):
             parameters["inline"] = True
         elif collective != "barrier":
             parameters.update(section_bytes=row.section_bytes, segments=row.segments,
-                              pipelined=row.pipelined)
+                              pipelined=row.pipelined,
+                              around_caches_from=engine.around_caches_from(collective))
         reason = row.reason
         if row.algorithm == SHARED_HEAP:
             reason += ": arrays there are read and written where they lie, others are staged"

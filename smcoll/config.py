@@ -177,8 +177,10 @@ class Config:
         "a rank's chunks for messages to single ranks (Gather, Scatter, Alltoall): rings of 8 "
         "chunks of 1 page to 32 KiB to every rank")
     streaming_size: int = _setting(
-        "32M", _bytes_between(1, 1 << 50), "bytes",
-        "results of at least this size are written around the caches (non-temporal stores)")
+        0, _bytes_between(0, 1 << 50), "bytes",
+        "results of at least this size are written around the caches (non-temporal stores); 0: "
+        "where the arrays of all ranks are larger than twice the last-level cache, in a Gather "
+        "larger than it")
     across_nodes: bool = _setting(
         True, _boolean, "",
         "over several nodes: shared memory in each, messages between them; off: MPI wholly")

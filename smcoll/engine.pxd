@@ -70,8 +70,8 @@ cdef class Engine(MemberWithMemory):
     cdef bint may_be_read(self, int collective, const Transfer *outgoing, int sends) noexcept
     cdef int exchange_stage(self, uint64_t signature, Transfer *outgoing, int sends,
                             Transfer *incoming, int receives, list grown) except -1
-    cdef int run_exchange(self, Exchange *exchange, Transfer *outgoing, int sends,
-                          Transfer *incoming, int receives, size_t nbytes, list grown) noexcept
+    cdef int run_exchange(self, Exchange *exchange, int collective, Transfer *outgoing, int sends,
+                          Transfer *incoming, int receives, list grown) noexcept
     cdef place(self, Transfer *message, list grown)
     cdef int barrier_(self, const Plan *plan) except -1
     cdef int bcast_(self, char *buffer, size_t nbytes, int root, const Plan *plan,

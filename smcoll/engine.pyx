@@ -12,8 +12,8 @@ from smcoll.allgather cimport Gathering
 from smcoll.atomics cimport monotonic_ns, unlock
 from smcoll.barrier cimport (
     COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLTOALL, COLLECTIVE_BARRIER, COLLECTIVE_BCAST,
-    COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_SCATTER, DONE, FAILED_EXCEPTION,
-    NO_OPERATION, NO_TYPE, begin_call, begin_mpi_call, condition, pack_signature, wait_until,
+    COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER, DONE, FAILED_EXCEPTION, NO_OPERATION,
+    NO_TYPE, begin_call, begin_mpi_call, condition, pack_signature, wait_until,
 )
 from smcoll.buffers cimport Specification, parse
 from smcoll.cursor cimport Cursor, start_cursor
@@ -86,6 +86,15 @@ cdef class Engine(MemberWithMemory):
         plan.segments = min(decision.segments, self.team.layout.segments)
         plan.pipelined = decision.pipelined
         return plan
+
+    def write_around_caches(self, sizes):
+        """Results of so many bytes, by collective."""
+        for collective, nbytes in sizes.items():
+            self.team.streaming_from[<int> COLLECTIVE_NUMBERS[collective]] = nbytes
+
+    def around_caches_from(self, collective):
+        """The same for one collective."""
+        return self.team.streaming_from[<int> COLLECTIVE_NUMBERS[collective]]
 
     def use(self, decisions):
         """Take over a decision table: ``{collective: [Decision, ...]}``, ascending ``up_to``."""
@@ -331,26 +340,21 @@ cdef class Engine(MemberWithMemory):
         exchange.own = own
         exchange.own_place = own_place
         exchange.may_be_read = algorithm == 0 and self.may_be_read(collective, outgoing, sends)
-        status = self.run_exchange(&exchange, outgoing, sends, incoming, receives, nbytes, grown)
+        status = self.run_exchange(&exchange, collective, outgoing, sends, incoming, receives,
+                                   grown)
         self.finished(tally, began)
         self.leave(status)
         return exchange.truncated
 
     cdef bint may_be_read(self, int collective, const Transfer *outgoing, int sends) noexcept:
         """Whether these messages are so long that their receivers should read them themselves."""
-        cdef size_t total = 0, smallest
+        cdef size_t total = 0
         cdef int i
         if self.team.processes == NULL:
             return False
-        if collective == COLLECTIVE_SCATTER:
-            smallest = self.team.read_scatter_from
-        elif collective == COLLECTIVE_ALLTOALL:
-            smallest = self.team.read_alltoall_from
-        else:
-            return False
         for i in range(sends):
             total += outgoing[i].nbytes
-        return total >= smallest
+        return total >= self.team.kernel_copy_from[collective]
 
     cdef int exchange_stage(self, uint64_t signature, Transfer *outgoing, int sends,
                             Transfer *incoming, int receives, list grown) except -1:
@@ -362,13 +366,15 @@ cdef class Engine(MemberWithMemory):
         begin_call(&self.team, signature, 0)
         exchange.own = exchange.own_place = NULL
         exchange.may_be_read = False
-        status = self.run_exchange(&exchange, outgoing, sends, incoming, receives, 0, grown)
+        status = self.run_exchange(&exchange, 0, outgoing, sends, incoming, receives, grown)
         self.leave(status)
         return exchange.truncated
 
-    cdef int run_exchange(self, Exchange *exchange, Transfer *outgoing, int sends,
-                          Transfer *incoming, int receives, size_t nbytes, list grown) noexcept:
+    cdef int run_exchange(self, Exchange *exchange, int collective, Transfer *outgoing, int sends,
+                          Transfer *incoming, int receives, list grown) noexcept:
         cdef int status, i
+        cdef size_t result = 0
+        cdef bint streaming
         exchange.team = &self.team
         exchange.streams = self.streams
         exchange.outgoing = outgoing
@@ -376,9 +382,14 @@ cdef class Engine(MemberWithMemory):
         exchange.sends = sends
         exchange.receives = receives
         for i in range(receives):
-            incoming[i].cursor.streaming = nbytes >= self.team.streaming_size
+            result += incoming[i].room
         if exchange.own != NULL:
-            exchange.own_place.streaming = nbytes >= self.team.streaming_size
+            result += exchange.own_place.nbytes
+        streaming = result >= self.team.streaming_from[collective]
+        for i in range(receives):
+            incoming[i].cursor.streaming = streaming
+        if exchange.own != NULL:
+            exchange.own_place.streaming = streaming
         begin_exchange(exchange)
         while True:
             status = complete_exchange(exchange)

@@ -30,7 +30,7 @@ from .nodes.span import ONE_NODE_ONLY, Span
 from .nodes.spanning import SpanningEngine
 from .nodes.watch import say_goodbye, watch_leaders
 from .segment import NONCE_BYTES, Mapping, remove_stale
-from .topology import domains
+from .topology import domains, sysfs
 
 _RECORD_BYTES = 4096
 
@@ -241,6 +241,10 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
             if reads:
                 engine.use_processes(memories, select.kernel_copy_sizes(
                     config, size, oversubscribed))
+            if not config.streaming_size:
+                nbytes, caches = sysfs.last_level_caches()
+                engine.write_around_caches(select.streaming_sizes(
+                    size, nbytes * min(caches, size)))
             engine.use(select.decide(config, size, oversubscribed, len(engine.domains), table,
                                      heaps is not None))
 

@@ -8,16 +8,16 @@ import sys
 import weakref
 
 from cpython.pystate cimport PyThreadState
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport SIZE_MAX, int64_t, uint64_t
 
 from smcoll.atomics cimport (
     fence_acquire, fence_release, load_acquire, load_relaxed, monotonic_ns, store_release, try_lock,
     unlock,
 )
 from smcoll.barrier cimport (
-    DONE, FAILED_DAMAGED, FAILED_EXCEPTION, FAILED_MISMATCH, FAILED_PEER_DEAD, FAILED_POISONED,
-    FAILED_TIMEOUT, POISON_EXCEPTION, POISON_MISMATCH, POISON_PEER_DEAD, POISON_TIMEOUT, Attendant,
-    Team, attend_between_calls, init_team,
+    COLLECTIVES, DONE, FAILED_DAMAGED, FAILED_EXCEPTION, FAILED_MISMATCH, FAILED_PEER_DEAD,
+    FAILED_POISONED, FAILED_TIMEOUT, POISON_EXCEPTION, POISON_MISMATCH, POISON_PEER_DEAD,
+    POISON_TIMEOUT, Attendant, Team, attend_between_calls, init_team,
 )
 from smcoll.domains cimport Domains
 from smcoll.segment cimport Mapping, Published, Status, published, status_of
@@ -69,7 +69,9 @@ cdef class Member:
         self.team.size = size
         self.team.oversubscribed = oversubscribed
         self.team.domains = &self.domains.view
-        self.team.streaming_size = config.streaming_size
+        for collective in range(COLLECTIVES):
+            self.team.streaming_from[collective] = config.streaming_size or SIZE_MAX
+            self.team.kernel_copy_from[collective] = SIZE_MAX
         self.team.direct_above = config.heap_threshold
         self.attendant = Attendant()
         self.attendant.poke = poke

@@ -8,7 +8,7 @@ import os
 import sys
 from collections import Counter
 
-from libc.stdint cimport SIZE_MAX, int64_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from smcoll.algos cimport Plan, needs_data_regions
@@ -23,6 +23,7 @@ from smcoll.kernels cimport OP_MIN, TYPE_INT64, Operation, reduction_kernel_for
 from smcoll.membership cimport Member
 from smcoll.streams cimport Stream, init_streams
 
+from smcoll.algos import COLLECTIVE_NUMBERS
 from smcoll.errors import SegmentError
 from smcoll.topology.pages import pages_by_node
 
@@ -73,8 +74,8 @@ cdef class MemberWithMemory(Member):
         for rank in range(self.team.size):
             fill_process(&self.processes[rank], records[rank])
         self.team.processes = self.processes
-        self.team.read_scatter_from = sizes.get("scatter", SIZE_MAX)
-        self.team.read_alltoall_from = sizes.get("alltoall", SIZE_MAX)
+        for collective, nbytes in sizes.items():
+            self.team.kernel_copy_from[<int> COLLECTIVE_NUMBERS[collective]] = nbytes
         self.kernel_copy_sizes = sizes
 
     cdef void keep(self, const void *buffer) noexcept nogil:

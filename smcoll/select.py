@@ -138,6 +138,24 @@ def kernel_copy_sizes(config, ranks: int, oversubscribed: bool) -> dict[str, int
     return sizes
 
 
+def streaming_sizes(ranks: int, cache: int) -> dict[str, int]:
+    """From how many bytes of result on a rank writes it around the caches, by collective.
+
+    ``cache``: bytes of the ranks' last-level caches together, 0 if unknown. Measured
+    (docs/performance.md): it pays, even where the program reads the result next, from where the
+    arrays of all ranks together are twice as large as these caches; in a Gather, where one rank
+    alone writes, from where they are as large.
+    """
+    cache = cache or 32 << 20
+    # How many bytes the arrays of all ranks have for each byte that a rank's call counts: its
+    # result, or the whole vector in a Reduce_scatter.
+    arrays = {"bcast": ranks, "reduce": ranks + 1, "allreduce": 2 * ranks, "gather": 2,
+              "scatter": 2 * ranks, "allgather": ranks + 1, "alltoall": 2 * ranks,
+              "reduce_scatter": ranks + 1, "scan": 2 * ranks, "exscan": 2 * ranks}
+    return {collective: (cache if collective == "gather" else 2 * cache) // copies
+            for collective, copies in arrays.items()}
+
+
 def decide(config, ranks: int, oversubscribed: bool,
            domains: int = 1, table: dict | None = None,
            heaps: bool = False) -> dict[str, list[Decision]]:

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import smcoll
+from smcoll import select
+from smcoll.algos import ALGORITHMS
 from smcoll.config import describe
+from smcoll.topology import sysfs
 
 FIELDS = {entry.name for entry in dataclasses.fields(smcoll.Config)}
 
@@ -73,7 +76,7 @@ INVALID = {
     "inline_size": ["1G", "-5"],
     "rooted_inline_size": ["1G", "-5"],
     "stream_size": ["0", "2G", "wide"],
-    "streaming_size": ["0", "-1", "far"],
+    "streaming_size": ["-1", "far"],
     "across_nodes": ["maybe"],
     "between_nodes": ["tree", ""],
     "watch_nodes": ["maybe"],
@@ -209,6 +212,34 @@ def test_radices_reach_the_algorithm(comm_world):
     with smcoll.Comm(comm_world, config) as comm:
         parameters = comm.explain("allreduce", nbytes=8).parameters
         assert (parameters["fan_in"], parameters["fan_out"]) == (1, 2)
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 100])
+def test_only_what_outgrows_the_last_level_cache_is_written_around_it(ranks):
+    sizes = select.streaming_sizes(ranks, cache=32 << 20)
+    # All ranks' arrays together are at least as large as the cache.
+    assert sizes["bcast"] * ranks >= 32 << 20
+    assert sizes["gather"] * 2 >= 32 << 20
+    assert sizes["allgather"] * (ranks + 1) > sizes["gather"]
+    larger = select.streaming_sizes(ranks, cache=256 << 20)
+    assert all(larger[collective] >= 8 * sizes[collective] for collective in sizes)
+    assert select.streaming_sizes(ranks, cache=0) == sizes    # unknown: taken to be 32 MiB
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2, 4)
+def test_from_where_results_are_written_around_the_caches(comm_world):
+    moving = [name for name in ALGORITHMS if name != "barrier"]
+    with smcoll.Comm(comm_world, smcoll.Config(streaming_size="3M")) as comm:
+        for collective in moving:
+            assert comm.explain(collective, 1 << 20).parameters["around_caches_from"] == 3 << 20
+    with smcoll.Comm(comm_world) as comm:
+        nbytes, caches = sysfs.last_level_caches()
+        sizes = select.streaming_sizes(comm.size, nbytes * min(caches, comm.size))
+        for collective in moving:
+            assert comm.explain(collective, 1 << 20).parameters["around_caches_from"] == sizes[
+                collective]
+        assert "around_caches_from" not in comm.explain("allreduce", 8).parameters
 
 
 @pytest.mark.mpi(2, 3)

@@ -227,6 +227,22 @@ def test_sys_of_another_machine(tmp_path):
     assert not any(entry.type == "Die" for entry in tree.walk())
 
 
+def test_the_last_level_caches_are_found_and_counted(tmp_path):
+    for name, text in {
+            "cpu/online": "0-7",
+            "cpu/cpu0/cache/index0/level": "1", "cpu/cpu0/cache/index0/size": "32K",
+            "cpu/cpu0/cache/index0/shared_cpu_list": "0,4",
+            "cpu/cpu0/cache/index3/level": "3", "cpu/cpu0/cache/index3/size": "16384K",
+            "cpu/cpu0/cache/index3/shared_cpu_list": "0-1,4-5"}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert sysfs.last_level_caches(tmp_path) == (16 << 20, 2)
+
+
+def test_caches_that_sys_does_not_tell_are_unknown(tmp_path):
+    assert sysfs.last_level_caches(tmp_path) == (0, 0)
+
+
 def test_sys_that_tells_nothing_gives_one_pu(tmp_path):
     assert names(hardware.build_tree(sysfs.read(tmp_path))) == ["Machine0", "PU0"]
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from pathlib import Path
 
+from ..config import parse_bytes
 from .hardware import parse_cpus
 
 ROOT = Path("/sys/devices/system")
@@ -58,6 +61,22 @@ def caches(folder: Path) -> list[tuple[str, frozenset[int]]]:
              for cache in folder.glob("cache/index[0-9]*")
              if _text(cache / "type") in ("Data", "Unified")]
     return [(level, cpus) for level, cpus in found if cpus]
+
+
+@functools.cache
+def last_level_caches(root: Path = ROOT) -> tuple[int, int]:
+    """Bytes of one of the online CPUs' last-level caches, and how many there are of them.
+
+    (0, 0) where /sys doesn't tell. All are taken to be like the first CPU's.
+    """
+    online = cpu_list(root / "cpu" / "online") or frozenset([0])
+    found = [(0, 0, 0)]
+    for cache in (root / "cpu" / f"cpu{min(online)}").glob("cache/index[0-9]*"):
+        sharing = cpu_list(cache / "shared_cpu_list") & online
+        with contextlib.suppress(ValueError, ZeroDivisionError):
+            found.append((int(_text(cache / "level")), parse_bytes(_text(cache / "size")),
+                          len(online) // len(sharing)))
+    return max(found)[1:]
 
 
 def cpu_list(file: Path) -> frozenset[int]:
