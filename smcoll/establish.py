@@ -224,7 +224,8 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
         )
         progress.start()
         # Rank 0 alone reads a table: others may see other files.
-        table = tables.for_ranks(config, size, oversubscribed) if rank == 0 else None
+        table = (tables.for_ranks(config, size, oversubscribed, heaps is not None)
+                 if rank == 0 else None)
         memories = [fact["memory"] for fact in facts]
         reads = config.kernel_copy and all(map(cross_memory.readable, memories))
         records = gather(comm, {"table": table, "reads": reads})

@@ -48,15 +48,23 @@ class Decision:
         return nearest[1], nearest[2]
 
 
-# Dissemination gives ranks results that differ in their last bits (DESIGN rule 7): by name only.
-# Shared heaps: where the ranks have them (with_heaps), whatever was measured without.
-NEVER_BY_ITSELF = {("allreduce", "dissemination"),
-                   *((collective, SHARED_HEAP) for collective in ALGORITHMS)}
 # Larger ones are faster staged, wherever the arrays lie (docs/heap.md): some copy in while others
-# copy out, through regions that stay in the caches. By the number of ranks, 2 or more.
+# copy out, through regions that stay in the caches. By the number of ranks, 2 or more. Where heaps
+# were tuned, what was measured decides.
 DIRECT_AT_MOST = {"bcast": (512 * KIB, 8 << 20), "allgather": (8 << 20, 512 * KIB)}
 REASONS = {"table": "decision table measured by smcoll tune",
            "model": "performance model with this machine's parameters"}
+
+
+def may_be_chosen(collective: str, algorithm: str, heaps: bool = False) -> bool:
+    """Whether an algorithm may be used without being named.
+
+    Dissemination gives ranks results that differ in their last bits (DESIGN rule 7). Direct access
+    is for ranks that share heaps.
+    """
+    if algorithm == SHARED_HEAP:
+        return heaps
+    return (collective, algorithm) != ("allreduce", "dissemination")
 
 
 def across_domains(collective: str) -> list[tuple[int, str, int, int]]:
@@ -190,12 +198,15 @@ def decide(config, ranks: int, oversubscribed: bool,
             )
             for up_to, name, section, segments in rows
         ]
-        if wanted == "auto" and table is not None and collective in table["rows"]:
+        measured = wanted == "auto" and table is not None and collective in table["rows"]
+        if measured:
             usual = tables[collective][-1]
             tables[collective] = [
                 measured_row(usual, config, names, row, REASONS[table["source"]])
                 for row in table["rows"][collective]]
-        if heaps and wanted == "auto" and SHARED_HEAP in names:
+        # With heaps in use it was measured, or not.
+        if heaps and wanted == "auto" and SHARED_HEAP in names and not (
+                measured and table["heap"]):
             most = DIRECT_AT_MOST.get(collective, (UNLIMITED, UNLIMITED))[ranks > 2]
             tables[collective] = with_heaps(tables[collective], names, config.heap_threshold, most)
     return tables

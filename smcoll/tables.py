@@ -19,7 +19,7 @@ from .algos import ALGORITHMS
 from .config import Config
 from .topology import hardware
 
-FORMAT = 1
+FORMAT = 2
 MOST_ROWS = 16          # engine.pxd's MAX_CHOICES has room for them
 LONGEST = 2800          # bytes of JSON: it travels in a record of set-up
 FIELDS = ("up_to", "algorithm", "fan_in", "fan_out", "section_bytes", "points")
@@ -82,8 +82,9 @@ def read(file: Path) -> dict:
         raise TableError("made on another machine")
     try:
         for table in content["tables"]:
-            if not isinstance(table["oversubscribed"], bool) or not table["ranks"] > 1:
-                raise TableError("ranks or oversubscribed are wrong")
+            flags = (table["oversubscribed"], table["heap"])
+            if not all(isinstance(flag, bool) for flag in flags) or not table["ranks"] > 1:
+                raise TableError("ranks, oversubscribed or heap are wrong")
             for collective, rows in table["rows"].items():
                 _check(collective, rows)
         parameters.from_dict(content["parameters"])
@@ -146,28 +147,22 @@ def _warn(file: str, problem: str) -> None:
               "one, SMCOLL_TABLE=off uses none", file=sys.stderr, flush=True)
 
 
-def for_ranks(config: Config, ranks: int, oversubscribed: bool) -> dict | None:
-    """What rank 0 tells the others: ``{"source": ..., "rows": {collective: rows}}``, or None.
+def for_ranks(config: Config, ranks: int, oversubscribed: bool,
+              heaps: bool = False) -> dict | None:
+    """What rank 0 tells: ``{"source": ..., "heap": ..., "rows": {collective: rows}}``, or None.
 
     Rows that were measured for this number of ranks; where there are none, the model's, if it may
-    decide (``model.choice``).
+    decide (``model.choice``). Ranks that share heaps (``heaps``) take what was measured with all
+    arrays in heaps; where there is nothing of that kind, what was measured without.
     """
     content = load(config.table)
     if content is None:
         return None
-    rows, source = None, ""
-    for table in content["tables"]:
-        if table["ranks"] == ranks and table["oversubscribed"] == oversubscribed:
-            rows, source = table["rows"], "table"
-    if rows is None and not oversubscribed:
-        from .model import choice
-
-        rows, source = choice.rows(content, ranks, config), "model"
-    if not rows:
+    told = _of_kind(content, config, ranks, oversubscribed, True) if heaps else None
+    if told is None:
+        told = _of_kind(content, config, ranks, oversubscribed, False)
+    if told is None:
         return None
-    told = {"source": source, "rows": {
-        collective: [[row[key] for key in FIELDS] for row in chosen]
-        for collective, chosen in rows.items()}}
     if len(json.dumps(told)) > LONGEST:     # what was measured is for people only
         told["rows"] = {collective: [[*row[:-1], []] for row in chosen]
                         for collective, chosen in told["rows"].items()}
@@ -175,3 +170,27 @@ def for_ranks(config: Config, ranks: int, oversubscribed: bool) -> dict | None:
         _warn(str(file_of(config.table)), "too many rows")
         return None
     return told
+
+
+def kind_of(table: dict) -> tuple[int, bool, bool]:
+    """For which communicators it is: ranks, whether they outnumber cores, whether with heaps."""
+    return table["ranks"], table["oversubscribed"], table["heap"]
+
+
+def _of_kind(content: dict, config: Config, ranks: int, oversubscribed: bool,
+             heap: bool) -> dict | None:
+    """With or without heaps."""
+    wanted = ranks, oversubscribed, heap
+    rows, source = None, "table"
+    for table in content["tables"]:
+        if kind_of(table) == wanted:
+            rows = table["rows"]
+    if rows is None and not oversubscribed:
+        from .model import choice
+
+        rows, source = choice.rows(content, ranks, config, heap), "model"
+    if not rows:
+        return None
+    return {"source": source, "heap": heap, "rows": {
+        collective: [[row[key] for key in FIELDS] for row in chosen]
+        for collective, chosen in rows.items()}}

@@ -193,10 +193,8 @@ def test_three_levels():
 
 
 def test_every_algorithm_has_a_cost():
-    missing = [(collective, name) for collective, names in ALGORITHMS.items() for name in names
-               if (collective, name) not in costs.COSTS]
-    # Where arrays lie in shared heaps, measured limits choose it (docs/heap.md).
-    assert {name for _, name in missing} == {"shared_heap"}
+    assert set(costs.COSTS) == {
+        (collective, name) for collective, names in ALGORITHMS.items() for name in names}
 
 
 @pytest.mark.parametrize("key", costs.COSTS, ids="-".join)
@@ -208,6 +206,26 @@ def test_a_cost_grows_with_size_and_ranks_share_cores_at_a_price(key):
     assert (large == small) if collective == "barrier" else (large > 10 * small)
     crowded = costs.predict(collective, name, of(ranks=16), 64, PLAN)
     assert crowded > small
+
+
+def test_direct_access_is_what_staging_is_without_its_copies():
+    """LHS (4), one stage, and (8): a Bcast takes one access to each line, nobody copies in."""
+    two = of("package:1 l3:1 core:2", 2)
+    nbytes = 1 << 20
+    assert costs.predict("bcast", "shared_heap", two, nbytes, PLAN) == pytest.approx(
+        200 + 20 + 2 * 14 + 4 * nbytes / 64)
+    for collective in ("allreduce", "allgather", "reduce_scatter", "scan"):
+        staged = min(costs.predict(collective, name, two, nbytes, PLAN)
+                     for name in predict.algorithms_of(collective))
+        assert costs.predict(collective, "shared_heap", two, nbytes, PLAN) < staged
+
+
+@pytest.mark.parametrize("name", ["one_stage", "two_stage", "n_ary"])
+def test_no_more_accesses_share_a_link_than_there_are_cores(name):
+    """16 ranks on 2 cores do the work of 8 times as many, not 8 times slower each."""
+    few, many = (costs.predict("bcast", name, of("package:1 l3:1 core:2", ranks), 1 << 20, PLAN)
+                 for ranks in (4, 16))
+    assert many < 8 * few
 
 
 def test_all_read_by_hand():
@@ -292,7 +310,7 @@ def test_model_of_another_machine(toml, tmp_path):
     assert "32 ranks" in result.stdout
     record = json.loads((tmp_path / "m.json").read_text())
     assert {(row["collective"], row["algorithm"]) for row in record["rows"]} == {
-        key for key in costs.COSTS if key[0] in ("bcast", "allreduce")}
+        (kind, name) for kind in ("bcast", "allreduce") for name in predict.algorithms_of(kind)}
     assert all(row["predicted_us"] > 0 for row in record["rows"])
     assert record["crossovers"]
     with open(tmp_path / "m.csv", newline="") as lines:

@@ -33,7 +33,7 @@ def content(**changes):
                                                                     65536, section_bytes=32768)]}
     return {"format": tables.FORMAT, "version": tables.version(), "machine": tables.machine(),
             "parameters": PARAMETERS, "tables": [
-                {"ranks": ranks, "oversubscribed": crowded, "rows": rows,
+                {"ranks": ranks, "oversubscribed": crowded, "heap": False, "rows": rows,
                  "errors": {"allreduce": 0.1}} for ranks in (2, 3) for crowded in (False, True)],
             } | changes
 
@@ -160,11 +160,12 @@ def test_a_table_decides_before_the_defaults_and_after_settings(write):
     ({"machine": {"processor": "another"}}, "another machine"),
     ({"parameters": {}}, "ParameterError"),
     ({"tables": [{}]}, "KeyError"),
-    ({"tables": [{"ranks": 2, "oversubscribed": False,
+    ({"tables": [{"ranks": 2, "oversubscribed": False, "heap": "no", "rows": {}}]}, "heap"),
+    ({"tables": [{"ranks": 2, "oversubscribed": False, "heap": False,
                   "rows": {"allreduce": [row(8, "bla", 8)]}}]}, "'bla' is no allreduce"),
-    ({"tables": [{"ranks": 2, "oversubscribed": False,
+    ({"tables": [{"ranks": 2, "oversubscribed": False, "heap": False,
                   "rows": {"allreduce": [row(8, "tiled", 8, fan_in=0)]}}]}, "out of range"),
-    ({"tables": [{"ranks": 2, "oversubscribed": False,
+    ({"tables": [{"ranks": 2, "oversubscribed": False, "heap": False,
                   "rows": {"allreduce": [row(8, "tiled", 8), row(8, "tiled", 8)]}}]},
      "out of range"),
 ])
@@ -197,7 +198,8 @@ def test_no_table_of_this_machine_is_no_problem(tmp_path, monkeypatch, capsys):
 def test_the_model_decides_only_where_it_was_right(write):
     """Without rows for a number of ranks: parameters of this machine, errors within 25 %."""
     errors = {"allreduce": 0.1, "reduce": 0.5}
-    known = content(tables=[{"ranks": 2, "oversubscribed": False, "rows": {}, "errors": errors}])
+    known = content(tables=[{"ranks": 2, "oversubscribed": False, "heap": False, "rows": {},
+                             "errors": errors}])
     # Reading what others have written is as good as free, so is everything but all_read's work.
     known["parameters"] = PARAMETERS | {"level": [
         {"name": name, "latency": 1000, "b": 0.001, "B": 0.001, "reduction": 50.0}
@@ -211,9 +213,67 @@ def test_the_model_decides_only_where_it_was_right(write):
 
 
 def test_the_model_is_not_asked_where_ranks_share_cores(write):
-    file = write(tables=[{"ranks": 2, "oversubscribed": False, "rows": {},
+    file = write(tables=[{"ranks": 2, "oversubscribed": False, "heap": False, "rows": {},
                           "errors": {"allreduce": 0.0}}])
     assert tables.for_ranks(Config(table=str(file)), 64, True) is None
+
+
+# ---------------------------------------------------------------------- shared heaps
+
+
+LARGE = 1 << 20
+
+
+def with_heaps(**errors):
+    """A table with heaps in use beside those without."""
+    known = content()
+    heap = {"ranks": 2, "oversubscribed": False, "heap": True, "errors": errors, "rows": {
+        "allreduce": [row(32767, "all_read", 64), row(select.UNLIMITED, "shared_heap", LARGE)],
+        "allgather": [row(select.UNLIMITED, "direct", LARGE)]}}
+    return {"tables": [*known["tables"], heap]}
+
+
+def test_what_was_measured_with_heaps_decides_where_ranks_share_heaps(write):
+    config = Config(table=str(write(**with_heaps())))
+    private, shared = (tables.for_ranks(config, 2, False, heaps) for heaps in (False, True))
+    decided = select.decide(config, 2, False, table=shared, heaps=True)
+    assert select.decision_for(decided, "allreduce", LARGE).algorithm == "shared_heap"
+    # Against the built-in limit, since it was measured so.
+    assert select.decision_for(decided, "allgather", LARGE).algorithm == "direct"
+    assert select.decision_for(decided, "bcast", 65536).algorithm == "shared_heap"
+    decided = select.decide(config, 2, False, table=private)
+    assert select.decision_for(decided, "allreduce", LARGE).algorithm == "tiled"
+    # No table with heaps for three ranks: what was measured without, and the built-in limits.
+    decided = select.decide(config, 3, False, table=tables.for_ranks(config, 3, False, True),
+                            heaps=True)
+    assert select.decision_for(decided, "allreduce", 1024).algorithm == "recursive_doubling"
+    assert select.decision_for(decided, "allreduce", LARGE).algorithm == "shared_heap"
+
+
+def test_direct_access_is_chosen_for_ranks_with_heaps_only():
+    rows = compared({(8, "all_read"): 1.0, (LARGE, "all_read"): 40.0,
+                     (LARGE, "shared_heap"): 20.0})
+    fit.mark(rows, Config(), 2, False)
+    assert [row["algorithm"] for row in rows if row["chosen"]] == ["all_read", "all_read"]
+    fit.mark(rows, Config(), 2, False, heap=True)
+    assert [row["algorithm"] for row in rows if row["chosen"]] == ["all_read", "shared_heap"]
+    table = fit.table(rows, 2, False, heap=True)
+    # Half way would be below the length from which on arrays lie in heaps.
+    assert [row["up_to"] for row in table["rows"]["allreduce"]] == [
+        Config().heap_threshold - 1, select.UNLIMITED]
+
+
+def test_the_model_decides_about_direct_access_where_it_was_right_about_it():
+    errors = {"allgather": 0.1}
+    # What others have written is far away, own memory is not: copying in is a waste.
+    known = content(tables=[{"ranks": 2, "oversubscribed": False, "heap": True, "rows": {},
+                             "errors": errors}],
+                    parameters=PARAMETERS | {"local": {"latency": 1.0, "b": 9.0, "B": 9.0}})
+    found = choice.rows(known, 2, Config(), True)
+    usual = select.decide(Config(), 2, False, heaps=True)
+    assert select.decision_for(usual, "allgather", 64 << 20).algorithm == "direct"
+    assert found["allgather"][-1]["algorithm"] == "shared_heap"
+    assert choice.rows(known, 2, Config()) == {}
 
 
 # ---------------------------------------------------------------------- communicators
@@ -279,6 +339,24 @@ def test_tune_measures_and_its_table_is_used(tmp_path):
     assert chosen["bcast"][0]["reason"] == "built-in default"
     model = smcoll("model", "-n", 2, "--collectives", "allreduce", environment=environment).stdout
     assert "recursive_halving" in model
+
+
+def test_tune_with_heaps_measures_direct_access_beside_staging(tmp_path):
+    table = tmp_path / "table.json"
+    options = ("-n", 2, "--sizes", "8,64K", "--collectives", "allreduce,allgather", "--rounds", 1,
+               "-r", 1, "--budget", 0.0001, "--table", table, "--json", tmp_path / "t.json")
+    smcoll("tune", *options)
+    smcoll("tune", "--heap", *options)
+    record = json.loads((tmp_path / "t.json").read_text())
+    measured = {(line["collective"], line["bytes"]) for line in record["rows"]
+                if line["algorithm"] == "shared_heap"}
+    assert measured == {("allreduce", 65536), ("allgather", 65536)}
+    assert [one["heap"] for one in tables.read(table)["tables"]] == [False, True]
+    environment = {**os.environ, "SMCOLL_TABLE": str(table)}
+    for options in ((), ("--heap",)):
+        model = smcoll("model", "-n", 2, "--collectives", "allreduce", *options,
+                       environment=environment).stdout
+        assert ("shared_heap" in model) == bool(options)
 
 
 @pytest.mark.parametrize("options, message", [

@@ -57,11 +57,11 @@ class CompareTask:
         from mpi4py import MPI
 
         import smcoll
-        from smcoll import heap_arrays, measure
+        from smcoll import measure
         from smcoll.workloads import bytes_of_buffers
 
-        if self.heap and not heap_arrays.use(smcoll.Config(heap=True, **self.config)):
-            raise smcoll.Error("no shared heap can be had")
+        if self.heap:
+            use_heaps(smcoll.Config(heap=True, **self.config))
         plain = MPI.Intracomm.Dup(MPI.Intracomm(comm))
         contenders = [measure.methods_of("mpi", plain)]
         bench = measure.Bench(comm, contenders, measure.Settings(**self.settings))
@@ -94,6 +94,15 @@ class CompareTask:
         for one in accelerated.values():
             one.Free()
         return facts
+
+
+def use_heaps(config) -> None:
+    """All arrays that are made from now on lie in shared heaps. smcoll.Error if they can't."""
+    import smcoll
+    from smcoll import heap_arrays
+
+    if not heap_arrays.use(config):
+        raise smcoll.Error("no shared heap can be had")
 
 
 def facts_about_job(MPI, bench) -> dict:

@@ -37,6 +37,8 @@ def model_command(
     collectives: Annotated[str, typer.Option(
         metavar="NAME[,NAME...]", help=f"Of {', '.join(COLLECTIVES)}; or all.",
         )] = "barrier,bcast,reduce,allreduce",
+    heap: Annotated[bool, typer.Option(
+        "--heap", help="With direct access to arrays in shared heaps (shared_heap).")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE")] = None,
     csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE")] = None,
     plot_file: Annotated[Path | None, typer.Option(
@@ -55,8 +57,8 @@ def model_command(
     counts = selection.rank_counts(ranks) if ranks or not topology else [cores_of(topology)]
     for count in counts:
         machine = machine_of(topology, params, count)
-        rows += predictions(machine, names, chosen)
-        changes += crossovers_of(machine, names, chosen)
+        rows += predictions(machine, names, chosen, heap)
+        changes += crossovers_of(machine, names, chosen, heap)
     console = output.wide_console()
     for count in counts:
         console.print(model_output.predictions_table(
@@ -122,12 +124,13 @@ def machine_of(topology: str, params: str, ranks: int) -> machines.Machine:
         raise typer.BadParameter(f"--params: {error}") from None
 
 
-def predictions(machine: machines.Machine, names: list[str], sizes: list[int]) -> list[dict]:
+def predictions(machine: machines.Machine, names: list[str], sizes: list[int],
+                heap: bool) -> list[dict]:
     """A row for each algorithm and size."""
     plan = predict.plan_for(machine, config.Config())
     rows = []
     for collective in names:
-        for name in predict.algorithms_of(collective):
+        for name in predict.algorithms_of(collective, heap):
             for nbytes in [0] if collective == "barrier" else sizes:
                 us, unknown = predict.microseconds(collective, name, machine, nbytes, plan)
                 rows.append({"collective": collective, "algorithm": name, "bytes": nbytes,
@@ -135,7 +138,8 @@ def predictions(machine: machines.Machine, names: list[str], sizes: list[int]) -
     return rows
 
 
-def crossovers_of(machine: machines.Machine, names: list[str], sizes: list[int]) -> list[dict]:
+def crossovers_of(machine: machines.Machine, names: list[str], sizes: list[int],
+                  heap: bool) -> list[dict]:
     """Where the fastest algorithm changes."""
     plan = predict.plan_for(machine, config.Config())
     found = []
@@ -143,7 +147,7 @@ def crossovers_of(machine: machines.Machine, names: list[str], sizes: list[int])
         if collective == "barrier":
             continue
         rows = predict.crossovers(
-            collective, predict.algorithms_of(collective),
+            collective, predict.algorithms_of(collective, heap),
             lambda name, nbytes, kind=collective: predict.microseconds(
                 kind, name, machine, nbytes, plan)[0], sizes)
         found += [row | {"ranks": machine.ranks} for row in rows]

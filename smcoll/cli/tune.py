@@ -28,6 +28,9 @@ def tune_command(
         "-r", "--repetitions", min=1, help="Blocks of each variant in a round, by turns.")] = 5,
     budget: Annotated[float, typer.Option(
         min=0.0001, help="Seconds for each variant and size in a round.")] = 0.02,
+    heap: Annotated[bool, typer.Option(
+        "--heap", help="All arrays in shared heaps: direct access (shared_heap) is one more "
+        "algorithm, and the table is for communicators with Config(heap=True).")] = False,
     table_file: Annotated[str, typer.Option(
         "--table", metavar="FILE", show_default="where smcoll.Comm looks for it",
         help="Where the decision table goes; off: nowhere.")] = "auto",
@@ -53,7 +56,8 @@ def tune_command(
     if cores < 2:
         raise typer.BadParameter("one core alone has no distance to measure")
     task = TuneTask(names, chosen, {"budget": budget, "repetitions": repetitions,
-                                    "validate": False}, rounds, cores, config={"table": "off"})
+                                    "validate": False}, rounds, cores, config={"table": "off"},
+                    heap=heap)
     meta = jobs.describe(task, launch.mpi_info())
     record = tune(task, counts, cores, meta)
     console = output.wide_console()
@@ -94,11 +98,12 @@ def tune(task: TuneTask, counts: list[int], cores: int, meta: dict) -> dict:
         here = machine_with(known.changed(yield_=fit.yield_of(steps, count, cores)), count)
         compared = fit.compared(here, fit.times_of(rows))
         fit.mark(compared, config.Config(table="off"), count, facts["oversubscribed"],
-                 here.s)
+                 here.s, task.heap)
         record["rows"] += compared
         record["crossovers"] += fit.crossings(compared, "predicted_us")
         record["crossovers"] += fit.crossings(compared, "measured_us")
-        record["tables"].append(fit.table(compared, count, facts["oversubscribed"]))
+        record["tables"].append(fit.table(
+            compared, count, facts["oversubscribed"], task.heap))
         known = here.parameters
     record["parameters"] = known.as_dict()
     return record
@@ -167,8 +172,8 @@ def write_table(console: Console, setting: str, record: dict) -> None:
         kept = tables.read(file)["tables"] if file.exists() else []
     except (OSError, ValueError):
         console.print(f"{file} was of another machine or version: written anew", soft_wrap=True)
-    new = {(table["ranks"], table["oversubscribed"]) for table in record["tables"]}
-    kept = [table for table in kept if (table["ranks"], table["oversubscribed"]) not in new]
+    new = set(map(tables.kind_of, record["tables"]))
+    kept = [table for table in kept if tables.kind_of(table) not in new]
     tables.write(file, {"format": tables.FORMAT, "version": tables.version(),
                         "machine": tables.machine(), "date": record["meta"]["date"],
                         "parameters": record["parameters"],

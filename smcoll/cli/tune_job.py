@@ -13,7 +13,8 @@ from statistics import median
 from typing import ClassVar
 
 from ..algos import ALGORITHMS, RADICES
-from ..model.fit import TUNED
+from ..config import Config
+from ..model.fit import tuned
 from ..select import SHARED_HEAP
 from .points import points_of
 
@@ -39,22 +40,35 @@ class TuneTask:
     cores: int
     thread_level: str = "multiple"
     config: dict = field(default_factory=dict)  # of smcoll.Config
+    heap: bool = False  # all arrays in shared heaps; direct access is one more algorithm
 
     def variants(self, collective: str, nbytes: int, ranks: int) -> list[dict]:
         """Keyword arguments of the engine's call: algorithms, radices, section sizes."""
         found = []
         for algorithm in ALGORITHMS[collective]:
-            if algorithm == SHARED_HEAP:
-                continue  # here all arrays are private
+            if algorithm == SHARED_HEAP and not (
+                    self.heap and nbytes >= Config(**self.config).heap_threshold):
+                continue  # arrays are private
             if algorithm == "all_read" and nbytes * ranks > LARGEST_ALL_READ and ranks > 2:
                 continue
             names = [name for name in RADICES.get((collective, algorithm), ())
                      if name in ("fan_in", "fan_out")]
             for radix in radices(ranks) if names else [0]:
-                for section in sections(collective, nbytes, ranks):
+                # Where nobody stages there are none.
+                for section in ([64 * KIB] if algorithm == SHARED_HEAP else
+                                self.sections(collective, nbytes, ranks)):
                     one = {"algorithm": algorithm, **dict.fromkeys(names, radix)}
                     found.append(one | ({"section_bytes": section} if section else {}))
         return found
+
+    def sections(self, collective: str, nbytes: int, ranks: int) -> list[int]:
+        """Section sizes worth trying; 0: the collective has none of its own."""
+        if collective == "barrier" or collective not in tuned(self.heap):
+            return [0]
+        if nbytes <= SECTIONS[0]:
+            return [SECTIONS[0]]
+        chosen = SECTIONS if ranks <= 2 else SECTIONS[1::2]
+        return [section for section in chosen if section <= nbytes] or [chosen[0]]
 
     def points(self) -> Iterator[tuple[str, int]]:
         """Each (collective, bytes). A barrier has no bytes."""
@@ -72,13 +86,16 @@ class TuneTask:
         import smcoll
         from smcoll import measure
 
-        from .compare_job import facts_about_job
+        from .compare_job import facts_about_job, use_heaps
 
+        config = smcoll.Config(strict=True, **self.config, heap=self.heap)
+        if self.heap:
+            use_heaps(config)
         plain = MPI.Intracomm.Dup(MPI.Intracomm(comm))
         bench = measure.Bench(comm, [], measure.Settings(**self.settings))
         facts = facts_about_job(MPI, bench)
         prober = Prober(plain, self.cores)
-        accelerated = smcoll.Comm(comm, smcoll.Config(strict=True, **self.config))
+        accelerated = smcoll.Comm(comm, config)
         tell = report if bench.control.Get_rank() == 0 else (lambda row: None)
         try:
             # The first second of a job is slow whatever runs in it: ranks settle on their cores.
@@ -122,16 +139,6 @@ class TuneTask:
 def radices(ranks: int) -> list[int]:
     """Flat, and two narrower trees."""
     return sorted({min(radix, max(1, ranks - 1)) for radix in (2, 4, ranks - 1)})
-
-
-def sections(collective: str, nbytes: int, ranks: int) -> list[int]:
-    """Section sizes worth trying; 0: the collective has none of its own."""
-    if collective == "barrier" or collective not in TUNED:
-        return [0]
-    if nbytes <= SECTIONS[0]:
-        return [SECTIONS[0]]
-    chosen = SECTIONS if ranks <= 2 else SECTIONS[1::2]
-    return [section for section in chosen if section <= nbytes] or [chosen[0]]
 
 
 def contender(comm, collective: str, name: str, variant: dict):

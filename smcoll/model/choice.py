@@ -17,25 +17,29 @@ TRUSTED = 0.25
 SIZES = tuple(8 << shift for shift in range(0, 22, 3))
 
 
-def rows(content: dict, ranks: int, config) -> dict[str, list[dict]]:
-    """Rows of a decision table for the collectives that the model may decide about."""
+def rows(content: dict, ranks: int, config, heap: bool = False) -> dict[str, list[dict]]:
+    """Rows of a decision table for the collectives that the model may decide about.
+
+    ``heap``: the ranks share heaps; then it must have been right about that, too.
+    """
     here = machine.of_hardware(hardware.read_machine(), ranks,
                                parameters.from_dict(content["parameters"]), node.allowed_cpus())
-    errors = [table["errors"] for table in content["tables"] if not table["oversubscribed"]]
+    errors = [table["errors"] for table in content["tables"]
+              if not table["oversubscribed"] and table["heap"] == heap]
     found = {}
     for collective in ALGORITHMS:
-        if collective not in fit.TUNED or collective == "barrier" or not errors:
+        if collective not in fit.tuned(heap) or collective == "barrier" or not errors:
             continue
         if all(error.get(collective, 1.0) <= TRUSTED for error in errors):
-            chosen = _choose(collective, here, config)
+            chosen = _choose(collective, here, config, heap)
             if chosen is not None:
                 found[collective] = chosen
     return found
 
 
-def _choose(collective: str, here: machine.Machine, config) -> list[dict] | None:
+def _choose(collective: str, here: machine.Machine, config, heap: bool) -> list[dict] | None:
     """Rows by size; None where the default is nowhere much slower than the best prediction."""
-    defaults = select.decide(config, here.ranks, False, here.s)
+    defaults = select.decide(config, here.ranks, False, here.s, heaps=heap)
     picked = []
     for nbytes in SIZES:
         usual = select.decision_for(defaults, collective, nbytes)
@@ -46,7 +50,7 @@ def _choose(collective: str, here: machine.Machine, config) -> list[dict] | None
 
         best = predict.fastest(
             (name, us(name)) for name in ALGORITHMS[collective]
-            if (collective, name) not in select.NEVER_BY_ITSELF)
+            if select.may_be_chosen(collective, name, heap and nbytes >= config.heap_threshold))
         expected = us(usual.algorithm)
         if best is None or expected is None:
             return None

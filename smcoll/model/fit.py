@@ -15,18 +15,25 @@ import numpy as np
 
 from .. import select
 from ..algos import ALGORITHMS
+from ..config import Config
 from . import costs, machine
 from .costs import Plan
 from .parameters import LINE, Curve, Link, Parameters
 
 # What entering a call and a phase cost is fitted to messages of at most this size.
 CALIBRATED_UP_TO = 8 << 10
-# Those with something to choose by size: an algorithm, a radix or the size of sections. A scatter's
-# algorithm is one for all sizes, since its receivers need not know the size.
-TUNED = {name for name, names in ALGORITHMS.items()
-         if len({*names} - {select.SHARED_HEAP}) > 1} - {"scatter"}
 # A row of the table leaves the default only for a gain beyond the noise.
 WORTH_A_CHANGE = 1.05
+
+
+def tuned(heap: bool) -> set[str]:
+    """Collectives with something to choose by size: an algorithm, a radix or the size of sections.
+
+    ``heap``: ranks share heaps. A scatter's algorithm is one for all sizes, since its receivers
+    need not know the size.
+    """
+    return {name for name, names in ALGORITHMS.items()
+            if sum(heap or one != select.SHARED_HEAP for one in names) > 1} - {"scatter"}
 
 
 def by_round(rows: Iterable[dict], keys: Sequence[str], value: str) -> dict[tuple, float]:
@@ -203,17 +210,18 @@ def default_of(rows: list[dict], decisions: list, nbytes: int) -> dict | None:
     return min(candidates, key=distance, default=None)
 
 
-def mark(rows: list[dict], config, ranks: int, oversubscribed: bool, domains: int = 1) -> None:
+def mark(rows: list[dict], config, ranks: int, oversubscribed: bool, domains: int = 1,
+         heap: bool = False) -> None:
     """Sets ``best``, ``default`` and ``chosen`` on the rows of one number of ranks.
 
     Chosen is the default where it is within 5 % of the best, else what the next smaller size has
     where that is, else the best.
     """
-    decisions = select.decide(config, ranks, oversubscribed, domains)
+    decisions = select.decide(config, ranks, oversubscribed, domains, heaps=heap)
     points: dict[tuple, list[dict]] = {}
     for row in rows:
         row.update(best=False, default=False, chosen=False)
-        if (row["collective"], row["algorithm"]) not in select.NEVER_BY_ITSELF:
+        if select.may_be_chosen(row["collective"], row["algorithm"], heap):
             points.setdefault((row["collective"], row["bytes"]), []).append(row)
     previous: dict[str, tuple] = {}
     for (collective, nbytes), group in sorted(points.items()):
@@ -235,11 +243,11 @@ def how(row: dict) -> tuple:
     return tuple(row.get(name) for name in VARIANT[2:])
 
 
-def table(rows: list[dict], ranks: int, oversubscribed: bool) -> dict:
+def table(rows: list[dict], ranks: int, oversubscribed: bool, heap: bool = False) -> dict:
     """The decision table of one number of ranks, of marked rows. See ``tables``."""
     radix = select.default_radix(ranks, oversubscribed)
     found: dict[str, list[dict]] = {}
-    chosen = sorted((row for row in rows if row["chosen"] and row["collective"] in TUNED),
+    chosen = sorted((row for row in rows if row["chosen"] and row["collective"] in tuned(heap)),
                     key=lambda row: row["bytes"])
     for row in chosen:
         listed = found.setdefault(row["collective"], [])
@@ -254,10 +262,13 @@ def table(rows: list[dict], ranks: int, oversubscribed: bool) -> dict:
         if listed:
             # Between two measured sizes: half way, as sizes are counted.
             limit = int(math.sqrt(listed[-1]["points"][-1][0] * row["bytes"]))
-            listed[-1]["up_to"] = costs.vector_bytes(row["collective"], limit, ranks)
+            limit = costs.vector_bytes(row["collective"], limit, ranks)
+            if row["algorithm"] == select.SHARED_HEAP:
+                limit = max(limit, Config().heap_threshold - 1)     # shorter arrays are private
+            listed[-1]["up_to"] = limit
         listed.append(new)
-    return {"ranks": ranks, "oversubscribed": oversubscribed, "errors": errors(rows),
-            "rows": found}
+    return {"ranks": ranks, "oversubscribed": oversubscribed, "heap": heap,
+            "errors": errors(rows), "rows": found}
 
 
 def crossings(rows: list[dict], value: str) -> list[dict]:

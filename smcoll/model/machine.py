@@ -102,6 +102,10 @@ class Machine:
         """Ranks that run at once."""
         return min(self.ranks, self.cores)
 
+    def at_once(self, accesses: int) -> int:
+        """How many of some ranks' accesses run at the same time: not more than there are cores."""
+        return min(accesses, self.running)
+
     def sharing(self, link: Link, d: int | None = None) -> int:
         """How many accesses share a link if all ranks access at once; 1 if its B is not known.
 

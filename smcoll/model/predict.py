@@ -22,9 +22,10 @@ def plan_for(machine: Machine, config, section_bytes: int = 0, fan_in: int = 0,
         rooted_inline_size=config.rooted_inline_size)
 
 
-def algorithms_of(collective: str) -> list[str]:
-    """Names that have a cost function, in the order of the registry."""
-    return [name for kind, name in COSTS if kind == collective]
+def algorithms_of(collective: str, heap: bool = False) -> list[str]:
+    """Names that have a cost function; ``heap``: with direct access to arrays in shared heaps."""
+    return [name for kind, name in COSTS
+            if kind == collective and (heap or name != select.SHARED_HEAP)]
 
 
 def microseconds(collective: str, name: str, machine: Machine, nbytes: int,
