@@ -10,6 +10,7 @@ from setuptools import Extension, setup
 # -ffp-contract=off: a fused multiply-add would give ranks on other code paths other bits.
 COMPILE_ARGS = ["-O3", "-std=gnu11", "-fno-strict-aliasing", "-ffp-contract=off"]
 COMPILE_ARGS += os.environ.get("SMCOLL_BUILD_CFLAGS", "").split()
+CPUS = len(os.sched_getaffinity(0))
 LINK_ARGS = os.environ.get("SMCOLL_BUILD_LDFLAGS", "").split()
 
 extensions = [
@@ -30,6 +31,7 @@ extensions = [
 setup(
     ext_modules=cythonize(
         extensions,
+        nthreads=CPUS if CPUS > 1 else 0,
         compiler_directives={
             "language_level": 3,
             "cdivision": True,
@@ -37,4 +39,5 @@ setup(
             "embedsignature": True,
         },
     ),
+    options={"build_ext": {"parallel": CPUS}},
 )

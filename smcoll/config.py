@@ -179,8 +179,7 @@ class Config:
     streaming_size: int = _setting(
         0, _bytes_between(0, 1 << 50), "bytes",
         "results of at least this size are written around the caches (non-temporal stores); 0: "
-        "where the arrays of all ranks are larger than twice the last-level cache, in a Gather "
-        "larger than it")
+        "where the arrays of all ranks outgrow the last-level cache, by collective")
     across_nodes: bool = _setting(
         True, _boolean, "",
         "over several nodes: shared memory in each, messages between them; off: MPI wholly")

@@ -141,8 +141,8 @@ def kernel_copy_sizes(config, ranks: int, oversubscribed: bool) -> dict[str, int
     if config.kernel_copy_size:
         return {"scatter": config.kernel_copy_size, "alltoall": config.kernel_copy_size}
     sizes = {"scatter": 8 << 20 if ranks == 2 else 1536 * KIB}
-    if ranks > 4 and oversubscribed:
-        sizes["alltoall"] = 3 << 20
+    if ranks > 2 and oversubscribed:
+        sizes["alltoall"] = (32 if ranks <= 4 else 3) << 20
     return sizes
 
 
@@ -151,8 +151,7 @@ def streaming_sizes(ranks: int, cache: int) -> dict[str, int]:
 
     ``cache``: bytes of the ranks' last-level caches together, 0 if unknown. Measured
     (docs/performance.md): it pays, even where the program reads the result next, from where the
-    arrays of all ranks together are twice as large as these caches; in a Gather, where one rank
-    alone writes, from where they are as large.
+    arrays of all ranks together are as large as these caches, in a Bcast twice as large.
     """
     cache = cache or 32 << 20
     # How many bytes the arrays of all ranks have for each byte that a rank's call counts: its
@@ -160,7 +159,8 @@ def streaming_sizes(ranks: int, cache: int) -> dict[str, int]:
     arrays = {"bcast": ranks, "reduce": ranks + 1, "allreduce": 2 * ranks, "gather": 2,
               "scatter": 2 * ranks, "allgather": ranks + 1, "alltoall": 2 * ranks,
               "reduce_scatter": ranks + 1, "scan": 2 * ranks, "exscan": 2 * ranks}
-    return {collective: (cache if collective == "gather" else 2 * cache) // copies
+    early = ("gather", "allgather", "alltoall")
+    return {collective: (cache if collective in early else 2 * cache) // copies
             for collective, copies in arrays.items()}
 
 
