@@ -11,9 +11,9 @@ from smcoll.algos cimport Operands, Plan, is_inline, needs_data_regions, run_col
 from smcoll.allgather cimport Gathering
 from smcoll.atomics cimport monotonic_ns, unlock
 from smcoll.barrier cimport (
-    COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST,
-    COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER, DONE, FAILED_EXCEPTION, NO_OPERATION,
-    NO_TYPE, begin_call, begin_mpi_call, condition, pack_signature, wait_until,
+    COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE,
+    COLLECTIVE_REDUCE_SCATTER, DONE, FAILED_EXCEPTION, NO_OPERATION, NO_TYPE, begin_call,
+    begin_mpi_call, condition, pack_signature, wait_until,
 )
 from smcoll.buffers cimport Specification, parse
 from smcoll.cursor cimport Cursor, start_cursor
