@@ -10,8 +10,8 @@ from setuptools import Extension, setup
 # -ffp-contract=off: a fused multiply-add would give ranks on other code paths other bits.
 COMPILE_ARGS = ["-O3", "-std=gnu11", "-fno-strict-aliasing", "-ffp-contract=off"]
 COMPILE_ARGS += os.environ.get("SMCOLL_BUILD_CFLAGS", "").split()
-CPUS = len(os.sched_getaffinity(0))
 LINK_ARGS = os.environ.get("SMCOLL_BUILD_LDFLAGS", "").split()
+CPUS = len(os.sched_getaffinity(0))
 
 extensions = [
     Extension(
@@ -31,7 +31,7 @@ extensions = [
 setup(
     ext_modules=cythonize(
         extensions,
-        nthreads=CPUS if CPUS > 1 else 0,
+        nthreads=CPUS,
         compiler_directives={
             "language_level": 3,
             "cdivision": True,

@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.algos cimport Operands, Plan
 from smcoll.allgather cimport Gathering
-from smcoll.barrier cimport NO_OPERATION, NO_TYPE, condition, pack_signature
+from smcoll.barrier cimport COLLECTIVES, NO_OPERATION, NO_TYPE, condition, pack_signature
 from smcoll.buffers cimport Specification
 from smcoll.cursor cimport Cursor
 from smcoll.kernels cimport Operation, reduction_kernel
@@ -13,7 +13,6 @@ from smcoll.streams cimport Exchange, Transfer
 from smcoll.trees cimport Tree
 
 cdef enum:
-    COLLECTIVES = 20           # one more than the largest number in barrier.pxd, rounded up
     MAX_CHOICES = 18      # a table's rows (tables.MOST_ROWS), and two more where arrays are shared
     MAX_ALGORITHMS = 16
 

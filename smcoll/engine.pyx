@@ -88,12 +88,12 @@ cdef class Engine(MemberWithMemory):
         return plan
 
     def write_around_caches(self, sizes):
-        """Results of so many bytes, by collective."""
+        """Results of so many bytes, by collective, with non-temporal stores."""
         for collective, nbytes in sizes.items():
             self.team.streaming_from[<int> COLLECTIVE_NUMBERS[collective]] = nbytes
 
     def around_caches_from(self, collective):
-        """The same for one collective."""
+        """From how many bytes on a collective's result is written so."""
         return self.team.streaming_from[<int> COLLECTIVE_NUMBERS[collective]]
 
     def use(self, decisions):

@@ -151,7 +151,8 @@ def streaming_sizes(ranks: int, cache: int) -> dict[str, int]:
 
     ``cache``: bytes of the ranks' last-level caches together, 0 if unknown. Measured
     (docs/performance.md): it pays, even where the program reads the result next, from where the
-    arrays of all ranks together are as large as these caches, in a Bcast twice as large.
+    arrays of all ranks together are as large as these caches, in a Bcast twice as large. Reductions
+    don't care, a long Scatter goes through the kernel.
     """
     cache = cache or 32 << 20
     # How many bytes the arrays of all ranks have for each byte that a rank's call counts: its
@@ -198,15 +199,19 @@ def decide(config, ranks: int, oversubscribed: bool,
             )
             for up_to, name, section, segments in rows
         ]
+        built_in = tables[collective]
         measured = wanted == "auto" and table is not None and collective in table["rows"]
         if measured:
             usual = tables[collective][-1]
             tables[collective] = [
                 measured_row(usual, config, names, row, REASONS[table["source"]])
                 for row in table["rows"][collective]]
-        # With heaps in use it was measured, or not.
-        if heaps and wanted == "auto" and SHARED_HEAP in names and not (
-                measured and table["heap"]):
+        if not heaps or wanted != "auto" or SHARED_HEAP not in names:
+            continue
+        if measured and table["heap"]:
+            tables[collective] = staged_below(tables[collective], built_in,
+                                              config.heap_threshold)
+        else:
             most = DIRECT_AT_MOST.get(collective, (UNLIMITED, UNLIMITED))[ranks > 2]
             tables[collective] = with_heaps(tables[collective], names, config.heap_threshold, most)
     return tables
@@ -237,6 +242,23 @@ def with_heaps(rows: list[Decision], names: tuple[str, ...], threshold: int,
                             up_to=most, section_bytes=64 * KIB, points=(),
                             reason="shared heaps"),
             *(row for row in rows if row.up_to > most)]
+
+
+def staged_below(rows: list[Decision], defaults: list[Decision], threshold: int) -> list[Decision]:
+    """Measured rows without direct access to arrays below ``threshold`` bytes: these are private.
+
+    In its place comes what the row before it says, or the default.
+    """
+    found: list[Decision] = []
+    for row in rows:
+        begin = found[-1].up_to + 1 if found else 0
+        if row.algorithm == SHARED_HEAP and begin < threshold:
+            end = min(row.up_to, threshold - 1)
+            before = found.pop() if found else decision_in(defaults, end)
+            found.append(replace(before, up_to=end))
+        if not found or row.up_to > found[-1].up_to:
+            found.append(row)
+    return found
 
 
 def decision_in(rows: list[Decision], nbytes: int) -> Decision:

@@ -220,7 +220,7 @@ def test_direct_access_is_what_staging_is_without_its_copies():
         assert costs.predict(collective, "shared_heap", two, nbytes, PLAN) < staged
 
 
-@pytest.mark.parametrize("name", ["one_stage", "two_stage", "n_ary"])
+@pytest.mark.parametrize("name", ["one_stage", "two_stage"])
 def test_no_more_accesses_share_a_link_than_there_are_cores(name):
     """16 ranks on 2 cores do the work of 8 times as many, not 8 times slower each."""
     few, many = (costs.predict("bcast", name, of("package:1 l3:1 core:2", ranks), 1 << 20, PLAN)

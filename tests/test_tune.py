@@ -257,10 +257,27 @@ def test_direct_access_is_chosen_for_ranks_with_heaps_only():
     assert [row["algorithm"] for row in rows if row["chosen"]] == ["all_read", "all_read"]
     fit.mark(rows, Config(), 2, False, heap=True)
     assert [row["algorithm"] for row in rows if row["chosen"]] == ["all_read", "shared_heap"]
-    table = fit.table(rows, 2, False, heap=True)
-    # Half way would be below the length from which on arrays lie in heaps.
-    assert [row["up_to"] for row in table["rows"]["allreduce"]] == [
-        Config().heap_threshold - 1, select.UNLIMITED]
+    assert fit.table(rows, 2, False, heap=True)["heap"]
+
+
+@pytest.mark.parametrize("measured, threshold, decided", [
+    # Half way between two sizes, in the first: direct access from 32 KiB on all the same.
+    ([(90, "all_read"), (None, "shared_heap")], 32768,
+     [(32767, "all_read"), (None, "shared_heap")]),
+    ([(None, "shared_heap")], 32768, [(32767, "all_read"), (None, "shared_heap")]),
+    ([(90, "tiled"), (5000, "shared_heap"), (None, "all_read")], 32768,
+     [(5000, "tiled"), (None, "all_read")]),
+    ([(None, "shared_heap")], 1, [(0, "all_read"), (None, "shared_heap")]),
+    ([(65536, "tiled"), (None, "shared_heap")], 32768,
+     [(65536, "tiled"), (None, "shared_heap")]),
+])
+def test_arrays_that_are_too_short_for_a_heap_are_not_looked_for_there(measured, threshold,
+                                                                      decided):
+    rows = [[up_to or select.UNLIMITED, name, 1, 1, 16384, []] for up_to, name in measured]
+    table = {"source": "table", "heap": True, "rows": {"allreduce": rows}}
+    found = select.decide(Config(heap_threshold=threshold), 2, False, table=table, heaps=True)
+    assert [(row.up_to, row.algorithm) for row in found["allreduce"]] == [
+        (up_to if up_to is not None else select.UNLIMITED, name) for up_to, name in decided]
 
 
 def test_the_model_decides_about_direct_access_where_it_was_right_about_it():

@@ -15,7 +15,6 @@ import numpy as np
 
 from .. import select
 from ..algos import ALGORITHMS
-from ..config import Config
 from . import costs, machine
 from .costs import Plan
 from .parameters import LINE, Curve, Link, Parameters
@@ -262,10 +261,7 @@ def table(rows: list[dict], ranks: int, oversubscribed: bool, heap: bool = False
         if listed:
             # Between two measured sizes: half way, as sizes are counted.
             limit = int(math.sqrt(listed[-1]["points"][-1][0] * row["bytes"]))
-            limit = costs.vector_bytes(row["collective"], limit, ranks)
-            if row["algorithm"] == select.SHARED_HEAP:
-                limit = max(limit, Config().heap_threshold - 1)     # shorter arrays are private
-            listed[-1]["up_to"] = limit
+            listed[-1]["up_to"] = costs.vector_bytes(row["collective"], limit, ranks)
         listed.append(new)
     return {"ranks": ranks, "oversubscribed": oversubscribed, "heap": heap,
             "errors": errors(rows), "rows": found}

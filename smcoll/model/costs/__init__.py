@@ -1,7 +1,17 @@
-"""What each algorithm of smcoll's costs, one function for each."""
+"""What each algorithm of smcoll's costs: LHS's terms, and those that direct access does not have.
 
-from . import allreduce, blocks, rooted, shared_heap
-from .work import COSTS, INLINE, SECTIONED, Plan, Work, predict, vector_bytes
+Added to LHS: copying into the data regions and out of them, entering a call (``call``), flags and
+banks of each phase (``step``), lines taken back from readers (``rewrite``) and from memory
+(``evicted``), sections that follow each other through a pipeline, small messages in the flags' own
+lines, and turns of the run queue where ranks outnumber cores.
 
-__all__ = ["COSTS", "INLINE", "SECTIONED", "Plan", "Work", "allreduce", "blocks", "predict",
-           "rooted", "shared_heap", "vector_bytes"]
+One function for each algorithm gives the ``Work`` of one section. ``machine`` says which level
+joins which ranks; ``plan`` is what a row of a decision table says. Sizes as in `smcoll compare`:
+bytes of the vector, or of the block for one rank in (all)gather, scatter, alltoall and
+reduce_scatter.
+"""
+
+from . import allreduce, blocks, rooted, shared_heap  # noqa: F401 - they register functions
+from .work import COSTS, Plan, predict, vector_bytes
+
+__all__ = ["COSTS", "Plan", "predict", "vector_bytes"]

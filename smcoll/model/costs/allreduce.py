@@ -11,6 +11,8 @@ from .parts import (
     hierarchical_slices,
     one_stage,
     own_slice,
+    read_between,
+    read_inside,
     tree_total,
     up_the_tree,
 )
@@ -87,8 +89,7 @@ def allreduce_tiled_cyclic(machine, m, nbytes, plan):
 def broadcast_after(machine: Machine, m: float, nbytes: float) -> tuple[float, float]:
     """LHS (4) from a region in which the result lies already: (latencies, moved)."""
     two = machine.beta.latency + machine.alpha.latency
-    two_moved = (machine.beta.lines(m, 1, nbytes) if machine.s > 1 else 0.0) + (
-        machine.alpha.lines(m, machine.at_once(machine.q - 1), nbytes) if machine.q > 1 else 0.0)
+    two_moved = read_between(machine, m, nbytes) + read_inside(machine, m, nbytes)
     one_moved = one_stage(machine, m, nbytes)
     if two + two_moved < machine.beta.latency + one_moved:
         return two, two_moved

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from ..machine import Machine
 from ..parameters import LINE
-from .parts import hierarchical_slices, reduced_before, tree_total, up_the_tree
+from .parts import (
+    hierarchical_slices,
+    read_between,
+    read_inside,
+    reduced_before,
+    tree_total,
+    up_the_tree,
+)
 from .work import Work, cost, everyone
 
 STREAM_CHUNK = 32 << 10     # bytes
@@ -41,8 +48,7 @@ def scatter_direct(machine, m, nbytes, plan):
 def scatter_two_stage(machine, m, nbytes, plan):
     """LHS 2.6: domain masters read their domain's blocks, then each rank its own from them."""
     copy, q = machine.copy(m, nbytes), machine.q
-    between = machine.beta.lines(m * q, 1, nbytes) if machine.s > 1 else 0.0
-    inside = machine.alpha.lines(m, machine.at_once(q - 1), nbytes) if q > 1 else 0.0
+    between, inside = read_between(machine, m * q, nbytes), read_inside(machine, m, nbytes)
     path = machine.ranks * copy + between + inside + machine.beta.latency + machine.alpha.latency
     total = machine.ranks * (copy + inside) + (machine.s - 1) * between
     return Work(path, machine.ranks * copy, total, 2)
@@ -75,8 +81,8 @@ def scatter_stage(machine: Machine, m: float, nbytes: float, stages: int) -> tup
     alpha, beta, q = machine.alpha, machine.beta, machine.q
     if stages == 1 or machine.s == 1 or q == 1:
         return beta.latency, beta.lines(m, machine.sharing(beta), nbytes)
-    return alpha.latency + beta.latency, (beta.lines(m * q, 1, nbytes)
-                                          + alpha.lines(m, machine.at_once(q - 1), nbytes))
+    return alpha.latency + beta.latency, (read_between(machine, m * q, nbytes)
+                                          + read_inside(machine, m, nbytes))
 
 
 def tree_then_scatter(machine: Machine, m: float, nbytes: float, stages: int, n: int) -> Work:

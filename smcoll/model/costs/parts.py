@@ -144,8 +144,19 @@ def reduced_before(machine: Machine, m: float, nbytes: float) -> float:
     return read
 
 
+def read_between(machine: Machine, m: float, nbytes: float) -> float:
+    """A leader reads m lines of another domain; nothing where there is one only."""
+    return machine.beta.lines(m, 1, nbytes) if machine.s > 1 else 0.0
+
+
+def read_inside(machine: Machine, m: float, nbytes: float) -> float:
+    """A domain's other ranks read m lines of its leader at once."""
+    readers = machine.at_once(machine.q - 1)
+    return machine.alpha.lines(m, readers, nbytes) if readers else 0.0
+
+
 def one_stage(machine: Machine, m: float, nbytes: float) -> float:
     """LHS (4), second form, without the copy-in: q readers share the link between domains."""
     if machine.s > 1:
         return machine.beta.lines(m, machine.at_once(machine.q), nbytes)
-    return machine.alpha.lines(m, machine.at_once(machine.q - 1), nbytes)
+    return read_inside(machine, m, nbytes)

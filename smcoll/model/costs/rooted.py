@@ -11,6 +11,8 @@ from .parts import (
     hierarchical_slices,
     one_stage,
     own_slice,
+    read_between,
+    read_inside,
     tree_total,
     up_the_tree,
 )
@@ -88,9 +90,7 @@ def bcast_one_stage(machine, m, nbytes, plan):
 def bcast_two_stage(machine, m, nbytes, plan):
     """Equation (4), first form; socket masters pass on through their own regions."""
     copy = machine.copy(m, nbytes)
-    between = machine.beta.lines(m, 1, nbytes) if machine.s > 1 else 0.0
-    readers = machine.at_once(machine.q - 1)
-    inside = machine.alpha.lines(m, readers, nbytes) if readers else 0.0
+    between, inside = read_between(machine, m, nbytes), read_inside(machine, m, nbytes)
     path = copy + between + inside
     path += (machine.s > 1) * machine.beta.latency + (machine.q > 1) * machine.alpha.latency
     master = between + copy

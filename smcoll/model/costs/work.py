@@ -1,14 +1,4 @@
-"""What each algorithm of smcoll's costs: LHS's terms, and those that direct access does not have.
-
-Added to LHS: copying into the data regions and out of them, entering a call (``call``), flags and
-banks of each phase (``step``), lines taken back from readers (``rewrite``) and from memory
-(``evicted``), sections that follow each other through a pipeline, small messages in the flags' own
-lines, and turns of the run queue where ranks outnumber cores.
-
-A function gives the ``Work`` of one section. ``machine`` says which level joins which ranks;
-``plan`` is what a row of a decision table says. Sizes as in `smcoll compare`: bytes of the vector,
-or of the block for one rank in (all)gather, scatter, alltoall and reduce_scatter.
-"""
+"""What a call takes: the work of one section, made from an algorithm's function, put in time."""
 
 from __future__ import annotations
 
