@@ -58,6 +58,12 @@ cdef struct BankCursor:
     int in_use                 # slots of a bank before the next bank is taken; see use_segments
     uint64_t pass_
 
+# How a rank leaves the CPU in a wait that the awaited rank ends by waking it.
+cdef enum Sleeping:
+    NO_SLEEP = 0
+    SLEEP_AFTER_YIELD = 1      # the awaited rank may be about to post: one turn for others first
+    SLEEP_AT_ONCE = 2          # it waits for the network itself
+
 # The state of one rank in one communicator. Private to the rank; what is shared is in the mapping.
 cdef struct Team:
     char *base
@@ -97,8 +103,8 @@ cdef struct Team:
     bint holds_gil
     int64_t attended           # when the attendant was last called (monotonic ns)
     int64_t attend_every
-    bint wakes                 # in this call ranks sleep for an inline line; who posts wakes them
-    bint may_sleep             # in this wait
+    Sleeping sleeping          # in this call, for an inline line; who posts it wakes who sleeps
+    Sleeping may_sleep         # in this wait
     int64_t sleep_after        # a wait that is longer (ns) sleeps between its polls
     uint32_t calls_since_attended
 

@@ -58,7 +58,6 @@ cdef int64_t ATTEND_EVERY_AT_MOST = 1_000_000
 cdef int64_t WATCH_EVERY = 1_000_000
 cdef int64_t SLEEP_AFTER = 1_000_000
 cdef int64_t SLEEP_AT_MOST = 1_000_000
-cdef int64_t SLEEP_ON_FLAG_AFTER = 10_000
 cdef int64_t STAYS_BUSY = 500_000
 
 
@@ -195,16 +194,23 @@ cdef int wait_attending(Team *team, condition holds, void *context) noexcept nog
     cdef int64_t started = monotonic_ns(), now, pause, interval
     cdef timespec sleep_time
     cdef int status, blamed
+    cdef bint sleeps = team.may_sleep == SLEEP_AT_ONCE
     if team.holds_gil and team.thread_state == NULL:
         team.thread_state = PyEval_SaveThread()
     while True:
-        sched_yield()
+        if sleeps and team.attend_every > 0:
+            sleep_until_woken(team)
+        else:
+            sched_yield()
+        sleeps = team.may_sleep != NO_SLEEP
         if holds(context):
             return DONE
         now = monotonic_ns()
         interval = team.attend_every
         if interval > 0 and now - started < ATTEND_EVERY:
             interval = ATTEND_IN_SHORT_WAITS
+        if sleeps and interval > 0:
+            interval = ATTEND_EVERY_AT_MOST
         if now - team.attended >= interval:
             status = attend(team, now - started)
             if status != DONE:
@@ -214,9 +220,7 @@ cdef int wait_attending(Team *team, condition holds, void *context) noexcept nog
                     return DONE
                 team.awaited_rank = blamed
                 return status
-        if team.may_sleep and now - started > SLEEP_ON_FLAG_AFTER and team.attend_every > 0:
-            sleep_until_woken(team)
-        elif now - started > team.sleep_after and team.attend_every > 0:
+        if now - started > team.sleep_after and not sleeps and team.attend_every > 0:
             pause = min((now - started) // 16, SLEEP_AT_MOST)
             sleep_time.tv_sec = 0
             sleep_time.tv_nsec = pause
@@ -235,7 +239,7 @@ cdef void sleep_until_woken(Team *team) noexcept nogil:
     fence_full()
     seen = load_acquire(team.awaited)
     if not reached(team.awaited, team.awaited_value):
-        sleep_on(team.awaited, seen, ATTEND_IN_SHORT_WAITS)
+        sleep_on(team.awaited, seen, ATTEND_EVERY_AT_MOST)
     store_relaxed_int(&team.status.asleep, 0)
 
 

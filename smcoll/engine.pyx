@@ -540,15 +540,20 @@ cdef class Engine(MemberWithMemory):
     cdef int wait_outside(self, condition holds, void *context, int64_t sleep_after) noexcept:
         """Wait for what does not lie in the segment but is MPI's to bring. DONE or a FAILED code.
 
-        Every poll asks MPI.
+        Every poll asks MPI, which counts as attending, and is followed by a yield: what moves the
+        packets needs a CPU too.
         """
         cdef int status
         cdef int64_t usual = self.team.sleep_after
+        cdef int spin
         self.team.awaited_rank = -1
         if holds(context):
             return DONE
         self.team.sleep_after = sleep_after
+        spin, self.team.spin = self.team.spin, 0
         status = wait_until(&self.team, holds, context)
+        self.team.spin = spin
+        self.team.attended = monotonic_ns()
         self.team.sleep_after = usual
         self.take_gil_back()
         return status

@@ -10,8 +10,8 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 from smcoll.barrier cimport (
-    DONE, BankCursor, Team, acquire_slot_waiting, advance_cursor, next_rank, publish, release_slot,
-    wait_line, wake_sleepers,
+    DONE, NO_SLEEP, BankCursor, Team, acquire_slot_waiting, advance_cursor, next_rank, publish,
+    release_slot, wait_line, wake_sleepers,
 )
 from smcoll.kernels cimport reduce_operands
 from smcoll.segment cimport Line, exchange_line, rooted_line
@@ -60,9 +60,9 @@ cdef int bcast_inline(Team *team, char *buffer, size_t nbytes, int root,
     if v != 0:
         parent = to_real(tree.parent[v], root, team.size)
         line = rooted_line(&team.layout, team.base, parent, slot.bank, slot.slot)
-        team.may_sleep = team.wakes
+        team.may_sleep = team.sleeping
         status = wait_line(team, line, value, parent)
-        team.may_sleep = False
+        team.may_sleep = NO_SLEEP
         if status != DONE:
             return status
         memcpy(buffer, line.payload, nbytes)
@@ -72,7 +72,7 @@ cdef int bcast_inline(Team *team, char *buffer, size_t nbytes, int root,
             return status
         memcpy(own.payload, buffer, nbytes)
         publish(team, own, value)
-        if team.wakes:
+        if team.sleeping != NO_SLEEP:
             wake_sleepers(team, &own.flag)
     release_slot(team, &slot)
     return DONE

@@ -92,13 +92,13 @@ cdef class _Call:
         cdef list items = [[] for _ in range(self.span.nodes)]
         for i in range(self.sends):
             message = &self.outgoing[i]
-            node = self.span.place.node_of[message.peer]
+            node = self.span.node_of[message.peer]
             if node == self.span.mine:
                 continue
             item.source = self.span.rank
             item.destination = message.peer
             item.nbytes = message.nbytes
-            item.direct = message.nbytes > <size_t> self.span.config.bundle_size
+            item.direct = message.nbytes > self.span.bundle_size
             items[node].append((<char *> &item)[:sizeof(Item)])
             # A copy, since in place what arrives is written over what is sent.
             memory = PyBytes_FromStringAndSize(NULL, message.nbytes)
@@ -157,7 +157,7 @@ cdef class _Call:
         for node in mine:
             sender = senders[node]
             if sender != span.rank:
-                local = span.place.local_of[sender]
+                local = span.local_of[sender]
                 packets[local] = packets.get(local, b"") + b"".join(items[node])
         carries = span.rank in senders.values()
         arrived = []
@@ -167,7 +167,7 @@ cdef class _Call:
                 if carries else [])
         for packet in arrived:
             for destination, item in items_of(packet):
-                items[span.place.node_of[destination]].append(item)
+                items[span.node_of[destination]].append(item)
         for node in mine:
             if senders[node] == span.rank:
                 result.append((node, b"".join(items[node])))
@@ -188,13 +188,13 @@ cdef class _Call:
             for i in range(self.sends):
                 if self.is_local(self.outgoing[i].peer):
                     outgoing[sends] = self.outgoing[i]
-                    outgoing[sends].peer = self.span.place.local_of[self.outgoing[i].peer]
+                    outgoing[sends].peer = self.span.local_of[self.outgoing[i].peer]
                     sent_to[outgoing[sends].peer] = sends
                     sends += 1
             for i in range(self.receives):
                 if self.is_local(self.incoming[i].peer):
                     incoming[receives] = self.incoming[i]
-                    incoming[receives].peer = self.span.place.local_of[self.incoming[i].peer]
+                    incoming[receives].peer = self.span.local_of[self.incoming[i].peer]
                     if incoming[receives].behind != NULL:
                         incoming[receives].behind = &outgoing[
                             <int> sent_to[incoming[receives].peer]]
@@ -210,7 +210,7 @@ cdef class _Call:
         return 0
 
     cdef bint is_local(self, int rank):
-        return <int> self.span.place.node_of[rank] == self.span.mine
+        return <int> self.span.node_of[rank] == self.span.mine
 
     # ------------------------------------------------------------------ to this rank
 
@@ -232,11 +232,11 @@ cdef class _Call:
                     if destination == span.rank:
                         mine += item
                     else:
-                        packets[span.place.local_of[destination]] += item
+                        packets[span.local_of[destination]] += item
         self.take_in(mine)
         if self.routes.gathers:
             return 0
-        sources = sorted(span.place.local_of[rank] for rank in receivers if rank != span.rank)
+        sources = sorted(span.local_of[rank] for rank in receivers if rank != span.rank)
         for packet in self.local_exchange(packets, sources):
             self.take_in(packet)
         return 0

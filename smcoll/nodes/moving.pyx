@@ -5,6 +5,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from smcoll.allgather cimport Gathering
+from smcoll.barrier cimport SLEEP_AFTER_YIELD
 from smcoll.cursor cimport Cursor, pack_next, start_cursor, unpack_next
 from smcoll.messages cimport Gathered
 from smcoll.nodes.network cimport Network, Parcel
@@ -37,7 +38,7 @@ cdef int bcast(Span span, char *buffer, size_t nbytes, int root) except -1:
     cdef list sent = [], expected = [], children = []
     parent = None
     if span.local == local_leader:
-        parent, children = span.tree(span.place.node_of[root], is_chained(span, nbytes), False)
+        parent, children = span.tree(span.node_of[root], is_chained(span, nbytes), False)
     for k in range(sections):
         if parent is not None:
             while j < sections and j < k + AHEAD:
@@ -51,7 +52,8 @@ cdef int bcast(Span span, char *buffer, size_t nbytes, int root) except -1:
             network.complete([sent.pop(0) for _ in children])
         for child in children:
             sent.append(network.send(span.leader(child, root), buffer + begin, length))
-        span.bcast(buffer + begin, length, local_leader)
+        # Roots run ahead, so that the next message is often here already.
+        span.bcast(buffer + begin, length, local_leader, SLEEP_AFTER_YIELD)
     network.complete(sent)
     return 0
 
@@ -60,7 +62,7 @@ cdef int bcast(Span span, char *buffer, size_t nbytes, int root) except -1:
 
 cdef bint is_bundled(Span span, size_t longest) except -1:
     """Whether blocks are so short that a node's travel in one message."""
-    return longest <= <size_t> span.config.bundle_size
+    return longest <= span.bundle_size
 
 
 cdef uint64_t counts_fingerprint(const Gathering *blocks, int size) noexcept:
@@ -189,8 +191,8 @@ cdef int allgather_paired(Span span, Gathering *blocks) except -1:
     cdef bytes packed = None
     # Which blocks of other nodes each rank of this one posts.
     for rank in range(span.size):
-        if <int> span.place.node_of[rank] != span.mine:
-            local = <int> span.place.local_of[rank] % span.locals
+        if <int> span.node_of[rank] != span.mine:
+            local = <int> span.local_of[rank] % span.locals
             assigned[local].append(rank)
             rounds = max(rounds, len(assigned[local]))
     for rank in assigned[span.local]:

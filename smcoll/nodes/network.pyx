@@ -271,7 +271,6 @@ cdef class Network:
                 self.check_death(error, parcel.peer)
                 raise
             if not here:
-                self.check_alarm()
                 return False
             self.waiting.pop()
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ..calls import in_words
 
@@ -47,17 +48,17 @@ class Placement:
         """How many nodes there are."""
         return len(self.members)
 
-    @property
+    @cached_property
     def fewest(self) -> int:
         """Ranks on the node that has the fewest."""
         return min(map(len, self.members))
 
-    @property
+    @cached_property
     def most(self) -> int:
         """Ranks on the node that has the most."""
         return max(map(len, self.members))
 
-    @property
+    @cached_property
     def in_rank_order(self) -> bool:
         """Whether the nodes, one after the other, hold the ranks in their order."""
         return [rank for node in self.members for rank in node] == list(range(len(self.names)))

@@ -21,10 +21,6 @@ cdef enum:
     PIECES = 3
 
 
-cdef list first_ranks(Span span):
-    return [members[0] for members in span.members]
-
-
 cdef int barrier(Span span) except -1:
     """Fan-in on each node, an exchange between leaders, fan-out (LHS 2.6)."""
     cdef Reduction nothing
@@ -37,7 +33,7 @@ cdef int barrier(Span span) except -1:
     cdef char byte = 0
     span.reduce(&nothing, &byte, &byte, 0, 0)
     if span.local == 0:
-        allreduce_between(span, &nothing, &byte, 0, first_ranks(span))
+        allreduce_between(span, &nothing, &byte, 0, span.first_ranks)
     return span.bcast(&byte, 0, 0)
 
 
@@ -53,7 +49,7 @@ cdef int reduce_to_root(Span span, const Reduction *reduction, int root) except 
     cdef Network network = span.network
     cdef size_t unit = reduction.unit, section = span.section(unit)
     cdef size_t nbytes = reduction.elements * unit, begin, length
-    cdef int root_node = span.place.node_of[root]
+    cdef int root_node = span.node_of[root]
     cdef int top = 0 if reduction.ordered else root_node
     cdef int local_leader = span.local_leader(root)
     cdef size_t sections = max((nbytes + section - 1) // section, <size_t> 1), k, j
@@ -118,7 +114,7 @@ cdef int users_of_network(Span span):
 
 cdef bint is_sliced(Span span, size_t nbytes) except -1:
     """Whether a vector is long enough to be reduced in slices."""
-    return nbytes > <size_t> span.config.slice_above
+    return nbytes > span.slice_above
 
 
 cdef int allreduce(Span span, const Reduction *reduction) except -1:
@@ -134,7 +130,7 @@ cdef int allreduce_by_leaders(Span span, const Reduction *reduction) except -1:
     """
     span.reduce(reduction, reduction.send, reduction.recv, reduction.elements, 0)
     if span.local == 0:
-        allreduce_between(span, reduction, reduction.recv, reduction.elements, first_ranks(span))
+        allreduce_between(span, reduction, reduction.recv, reduction.elements, span.first_ranks)
     return span.bcast(reduction.recv, reduction.elements * reduction.unit, 0)
 
 
@@ -429,7 +425,7 @@ cdef int reduce_scatter(Span span, const Reduction *reduction, const Blocks *blo
             if rank == span.rank:
                 memcpy(reduction.recv, result + at, nbytes)
             else:
-                outgoing[local].peer = span.place.local_of[rank]
+                outgoing[local].peer = span.local_of[rank]
                 outgoing[local].nbytes = nbytes
                 outgoing[local].behind = NULL
                 start_cursor(&outgoing[local].cursor, result + at, NULL, nbytes)

@@ -2,6 +2,7 @@ from libc.stdint cimport uint64_t
 
 from smcoll.algos cimport Plan
 from smcoll.allgather cimport Gathering
+from smcoll.barrier cimport Sleeping
 from smcoll.engine cimport Engine
 from smcoll.kernels cimport Operation
 from smcoll.nodes.network cimport Network, Parcel
@@ -25,6 +26,8 @@ cdef class Span:
     cdef readonly Network network
     cdef readonly object place, config
     cdef list members              # ranks of each node
+    cdef list first_ranks          # of each node
+    cdef list node_of, local_of    # of each rank
     cdef int rank, size            # in the communicator
     cdef int nodes, mine           # how many nodes, and which is this one
     cdef int local, locals         # this rank among those of its node
@@ -35,6 +38,7 @@ cdef class Span:
     cdef dict trees                # between nodes, as far as they were used
     cdef Plan fan_in, fan_out      # trees that need no memory but the flag lines
     cdef size_t in_lines           # bytes that fit those
+    cdef size_t network_section, slice_above, bundle_size     # as configured
     cdef bint reduce_is_named, bcast_is_named
 
     cdef void begin(self, uint64_t call, uint64_t signature, uint64_t total)
@@ -44,7 +48,8 @@ cdef class Span:
     cdef tuple tree(self, int root_node, bint chain, bint ordered)
     cdef size_t section(self, size_t unit)
     cdef uint64_t next_stage(self)
-    cdef int bcast(self, char *buffer, size_t nbytes, int local_root) except -1
+    cdef int bcast(self, char *buffer, size_t nbytes, int local_root,
+                   Sleeping sleeping=*) except -1
     cdef int reduce(self, const Reduction *reduction, const char *send, char *recv,
                     size_t elements, int local_root) except -1
     cdef int reduce_scatter(self, const Reduction *reduction, const char *send, char *recv,

@@ -13,7 +13,8 @@ from libc.stdint cimport uint64_t
 
 from smcoll.algos cimport Operands, Plan
 from smcoll.barrier cimport (
-    COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER, Team,
+    COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER, NO_SLEEP,
+    SLEEP_AT_ONCE, Team,
 )
 from smcoll.engine cimport Engine
 from smcoll.nodes.network cimport Network
@@ -37,11 +38,14 @@ cdef class Span:
         self.place = place
         self.config = config
         self.members = place.members
+        self.first_ranks = [members[0] for members in place.members]
+        self.node_of = place.node_of
+        self.local_of = place.local_of
         self.rank = rank
-        self.size = len(place.node_of)
+        self.size = len(self.node_of)
         self.nodes = place.nodes
-        self.mine = place.node_of[rank]
-        self.local = place.local_of[rank]
+        self.mine = self.node_of[rank]
+        self.local = self.local_of[rank]
         self.locals = len(place.members[self.mine])
         self.scratches = []
         self.layout = layout(place.above)
@@ -51,6 +55,9 @@ cdef class Span:
         self.fan_out = node.plan(COLLECTIVE_BCAST, override(
             decision_for(node.decisions, "bcast", 0), "bcast", algorithm="fan_out"))
         self.in_lines = config.rooted_inline_size
+        self.network_section = config.network_section
+        self.slice_above = config.slice_above
+        self.bundle_size = config.bundle_size
         self.reduce_is_named = config.reduce != "auto"
         self.bcast_is_named = config.bcast != "auto"
 
@@ -88,13 +95,13 @@ cdef class Span:
 
     cdef int leader(self, int node, int root):
         """Who speaks for a node in a call with this root; the root itself for its own."""
-        if <int> self.place.node_of[root] == node:
+        if <int> self.node_of[root] == node:
             return root
         return self.members[node][0]
 
     cdef int local_leader(self, int root):
         """The same for this node, as the node's engine numbers its ranks."""
-        return self.place.local_of[self.leader(self.mine, root)]
+        return self.local_of[self.leader(self.mine, root)]
 
     cdef tuple tree(self, int root_node, bint chain, bint ordered):
         """(parent, children) of this node in the tree between nodes.
@@ -109,8 +116,7 @@ cdef class Span:
 
     cdef size_t section(self, size_t unit):
         """Bytes of a long vector that go through network and memory in one piece."""
-        cdef size_t nbytes = self.config.network_section
-        return max(nbytes - nbytes % unit, unit)
+        return max(self.network_section - self.network_section % unit, unit)
 
     # ------------------------------------------------------------------ stages
 
@@ -124,11 +130,12 @@ cdef class Span:
         self.node.patience = 1 if self.stage == 1 else 1.5
         return self.signature ^ <uint64_t> (self.stage & 0xffff) << 24
 
-    cdef int bcast(self, char *buffer, size_t nbytes, int local_root) except -1:
+    cdef int bcast(self, char *buffer, size_t nbytes, int local_root,
+                   Sleeping sleeping=SLEEP_AT_ONCE) except -1:
         """From one of this node's ranks, which may first have to hear from another node.
 
-        Where ranks outnumber CPUs, who waits for a short one sleeps until it is woken: the network
-        needs the CPU.
+        Where ranks outnumber CPUs, who waits for a short one sleeps until it is woken, as
+        ``sleeping`` says: the network needs the CPU.
         """
         cdef Operands operands
         cdef Team *team = &self.node.team
@@ -138,12 +145,13 @@ cdef class Span:
         self.node.fill_operands(&operands, buffer, buffer, nbytes, 1, NULL, local_root)
         cdef uint64_t stage = self.next_stage()
         self.node.patience = 1.5
-        team.wakes = team.oversubscribed and plan == &self.fan_out
+        if team.oversubscribed and plan == &self.fan_out:
+            team.sleeping = sleeping
         try:
             return self.node.carry_out_stage(COLLECTIVE_BCAST, stage, self.total, &operands, plan,
                                              NULL)
         finally:
-            team.wakes = False
+            team.sleeping = NO_SLEEP
 
     cdef int reduce(self, const Reduction *reduction, const char *send, char *recv,
                     size_t elements, int local_root) except -1:

@@ -64,7 +64,7 @@ cdef class SpanningEngine(Engine):
         """Whether there is a composition for this call; a function of what is agreed."""
         if collective in (COLLECTIVE_SCAN, COLLECTIVE_EXSCAN):
             return self.span.place.in_rank_order
-        return self.span.place.in_rank_order or not needs_order(collective, operands)
+        return not needs_order(collective, operands) or self.span.place.in_rank_order
 
     cdef const Plan *ordered_plan(self, collective, size_t nbytes, bint commutes) except NULL:
         if collective == "allreduce" and not commutes:
@@ -83,9 +83,9 @@ cdef class SpanningEngine(Engine):
             return True
         return (collective in (COLLECTIVE_BCAST, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_REDUCE,
                                COLLECTIVE_ALLREDUCE)
-                and nbytes <= <size_t> self.config.rooted_inline_size
+                and nbytes <= self.span.in_lines
                 and not reducing.is_sliced(self.span, nbytes)
-                and self.config.reduce == "auto" and self.config.bcast == "auto")
+                and not self.span.reduce_is_named and not self.span.bcast_is_named)
 
     cdef bint needs_memory(self, int collective, const Operands *operands) except -1:
         """Whether any stage needs data regions or streams; alike on all nodes."""
