@@ -31,7 +31,7 @@ cdef enum:
     FLAG_BYTES = 4096
     REGION_BYTES = 131072
     RING = 32
-    WARM_UP = 2
+    WARM_UP = 4
     COPIED = 0
     REDUCED = 1
     POSTED = 2

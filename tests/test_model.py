@@ -220,6 +220,17 @@ def test_direct_access_is_what_staging_is_without_its_copies():
         assert costs.predict(collective, "shared_heap", two, nbytes, PLAN) < staged
 
 
+@pytest.mark.parametrize("name", ["direct", "shared_heap"])
+def test_an_exclusive_scan_of_two_ranks_reduces_nothing(name):
+    """The second rank takes the first one's vector as it is."""
+    reducing = PARAMETERS["level"][0] | {"reduction": 3}
+    two = of("package:1 l3:1 core:2", 2, level=[reducing])
+    nbytes = 1 << 20
+    inclusive, exclusive = (costs.predict(collective, name, two, nbytes, PLAN)
+                            for collective in ("scan", "exscan"))
+    assert inclusive - exclusive == pytest.approx(3 * nbytes / 64, rel=0.1)
+
+
 @pytest.mark.parametrize("name", ["one_stage", "two_stage"])
 def test_no_more_accesses_share_a_link_than_there_are_cores(name):
     """16 ranks on 2 cores do the work of 8 times as many, not 8 times slower each."""

@@ -59,6 +59,21 @@ def test_primitive_steps_become_parameters():
     assert parameters.from_dict(known.as_dict(), "again").level("L3Cache") == level
 
 
+def test_what_is_copied_in_one_buffer_uses_three_quarters_of_a_reduction_s_bytes():
+    measured = {("exchange", "L3Cache", 0): 60.0}
+    for nbytes, ns in ((4096, 1.0), (65536, 2.0)):
+        lines = nbytes / 64
+        for name in ("copy alone", "read alone", "copy together", "read together",
+                     "reduce together", "post together", "renew between", "renew alone"):
+            measured[name, "L3Cache", nbytes] = lines * ns
+        measured["reduce alone", "L3Cache", nbytes] = lines * (ns + 1)
+    level = fit.fit(measured, 2, 1, "here", "a test").level("L3Cache")
+    assert level.b.points == ((3072, 1.0), (49152, 2.0))
+    # What a reduction takes more is counted where reading was as far away.
+    assert level.reduction.points == ((4096, pytest.approx(2 - level.b.at(4096), abs=1e-4)),
+                                      (65536, 1.0))
+
+
 def test_calls_and_steps_are_found_again():
     here = two_cores(call={"reduce": 250, "allreduce": 300}, step=40)
     keys = [(collective, nbytes, name, 1, 1, 16384) for collective in ("reduce", "allreduce")

@@ -15,7 +15,7 @@ from typing import ClassVar
 from ..algos import ALGORITHMS, RADICES
 from ..config import Config
 from ..model.fit import tuned
-from ..select import SHARED_HEAP
+from ..select import SHARED_HEAP, defaults
 from .points import points_of
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -23,8 +23,10 @@ SECTIONS = (16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB)
 # All ranks together reduce ranks**2 vectors then.
 LARGEST_ALL_READ = 16 * MIB
 PROBE_SECTION = 32 * KIB
-PROBE_SIZES = (512, 4 * KIB, 32 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB)
-PROBE_BYTES = 4 * MIB   # that a measurement moves at least, in passes
+PROBE_SIZES = (512, 4 * KIB, 32 * KIB, 256 * KIB, MIB, 2 * MIB, 3 * MIB, 4 * MIB, 16 * MIB)
+# That a measurement moves, in passes: of 1 MiB the first dozen are slower by half, until buffers
+# that share the last-level cache have settled in it.
+PROBE_BYTES = 32 * MIB
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,14 @@ class TuneTask:
             return [0]
         if nbytes <= SECTIONS[0]:
             return [SECTIONS[0]]
-        chosen = SECTIONS if ranks <= 2 else SECTIONS[1::2]
+        chosen = SECTIONS if ranks <= 2 else sorted(
+            {*SECTIONS[1::2], self.usual_section(collective, nbytes, ranks)})
         return [section for section in chosen if section <= nbytes] or [chosen[0]]
+
+    def usual_section(self, collective: str, nbytes: int, ranks: int) -> int:
+        """The built-in default's, which all others are compared with."""
+        return next(section for up_to, _, section, _ in defaults(
+            collective, ranks, ranks > self.cores) if nbytes <= up_to)
 
     def points(self) -> Iterator[tuple[str, int]]:
         """Each (collective, bytes). A barrier has no bytes."""
@@ -255,7 +263,7 @@ class Prober:
         pair = self._pair(partners)
         # The two by turns, as where roots rotate: the data of both are in use.
         one = (pair[pair[0] == self.rank], self.rank == pair[1], self.rank == pair[0])
-        _, inside, outside = self._pass(nbytes, *one, COPY, True)
+        _, inside, outside = self._pass(nbytes, *one, COPY, True, in_place=True)
         yield "copy alone", inside
         yield "read alone", outside
         yield "reduce alone", self._pass(nbytes, *one, REDUCE, True)[2]
@@ -271,10 +279,11 @@ class Prober:
         yield "renew alone", self._pass(nbytes, source, False, False, COPY, False)[0]
 
     def _pass(self, nbytes: int, source: int, copies: bool, reads: bool, what: int,
-              turns: bool) -> list[float]:
+              turns: bool, in_place: bool = False) -> list[float]:
         self.epoch += 1
+        send, recv, *data = self.buffers
         passes = max(4, min(100, PROBE_BYTES // nbytes))
         times = self.probe.sections(
-            self.epoch, source, *self.buffers, nbytes, PROBE_SECTION, passes, copies, reads,
-            what, turns)
+            self.epoch, source, send, send if in_place else recv, *data, nbytes, PROBE_SECTION,
+            passes, copies, reads, what, turns)
         return [self._middle(values) for values in times]

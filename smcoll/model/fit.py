@@ -21,6 +21,8 @@ from .parameters import LINE, Curve, Link, Parameters
 
 # What entering a call and a phase cost is fitted to messages of at most this size.
 CALIBRATED_UP_TO = 8 << 10
+# What one rank alone copies: it sends and receives in one buffer, as in a Bcast.
+MEASURED_IN_PLACE = ("copy alone", "read alone")
 # A row of the table leaves the default only for a gain beyond the noise.
 WORTH_A_CHANGE = 1.05
 
@@ -89,11 +91,14 @@ def fit(measured: dict[tuple[str, str, int], float], ranks: int, q: int, name: s
     names = list(dict.fromkeys(level for kind, level, _ in measured if kind == "exchange"))
 
     def curve(kind: str, level: str, divide_by: float = 1.0, less: str = "") -> Curve:
+        taken_off = curve(less, level) if less else None
+        in_place = costs.BUFFERS["bcast"](ranks) / costs.OF_A_REDUCTION
         points = []
         for (parameter, where, nbytes), ns in sorted(measured.items(), key=lambda item: item[0][2]):
             if parameter == kind and where == level:
-                ns -= measured[less, level, nbytes] if less else 0.0
-                points.append((nbytes, round(max(0.0, ns) * LINE / nbytes / divide_by, 4)))
+                size = nbytes * (in_place if kind in MEASURED_IN_PLACE else 1.0)
+                line = ns * LINE / nbytes - (taken_off.at(size) if taken_off else 0.0)
+                points.append((size, round(max(0.0, line) / divide_by, 4)))
         return Curve(tuple(points))
 
     links = {level: Link(

@@ -12,6 +12,6 @@ reduce_scatter.
 """
 
 from . import allreduce, blocks, rooted, shared_heap  # noqa: F401 - they register functions
-from .work import COSTS, Plan, predict, vector_bytes
+from .work import BUFFERS, COSTS, OF_A_REDUCTION, Plan, predict, vector_bytes
 
-__all__ = ["COSTS", "Plan", "predict", "vector_bytes"]
+__all__ = ["BUFFERS", "COSTS", "OF_A_REDUCTION", "Plan", "predict", "vector_bytes"]

@@ -126,9 +126,9 @@ def reduce_scatter_tiled_two_stage(machine, m, nbytes, plan):
     return tiled_then_scatter(machine, m, nbytes, 2)
 
 
-def prefix(machine: Machine, m: float, nbytes: float) -> Work:
+def prefix(machine: Machine, m: float, nbytes: float, exclusive: bool) -> Work:
     """As far as the last rank, which has most to do."""
-    copy, read = machine.copy(m, nbytes), reduced_before(machine, m, nbytes)
+    copy, read = machine.copy(m, nbytes), reduced_before(machine, m, nbytes, exclusive)
     return Work(copy + machine.beta.latency + read, max(copy, read),
                 (machine.ranks - 1) * copy + machine.ranks * read / 2, 1, 2)
 
@@ -136,10 +136,10 @@ def prefix(machine: Machine, m: float, nbytes: float) -> Work:
 @cost("scan", "direct")
 def scan_direct(machine, m, nbytes, plan):
     """Every rank posts its vector, and reduces those of the ranks before it and its own."""
-    return prefix(machine, m, nbytes)
+    return prefix(machine, m, nbytes, exclusive=False)
 
 
 @cost("exscan", "direct")
 def exscan_direct(machine, m, nbytes, plan):
     """The same without its own."""
-    return prefix(machine, m, nbytes)
+    return prefix(machine, m, nbytes, exclusive=True)

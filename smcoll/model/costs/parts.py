@@ -133,14 +133,19 @@ def hierarchical_slices(machine: Machine, m: float, nbytes: float) -> tuple[floa
     return latency, moved, waits
 
 
-def reduced_before(machine: Machine, m: float, nbytes: float) -> float:
-    """The last rank reads and reduces the vectors of all others."""
+def reduced_before(machine: Machine, m: float, nbytes: float, exclusive: bool) -> float:
+    """The last rank reads and reduces the vectors of all others.
+
+    ``exclusive``: not onto its own, so that the first is only copied.
+    """
     last = machine.ranks - 1
     read = 0.0
     for other in range(last):
         link = machine.joined(last, other)
         d = min(last, machine.sharing(link))
-        read += link.lines(m, d, nbytes) + link.reduced(m, d, nbytes)
+        read += link.lines(m, d, nbytes)
+        if other > 0 or not exclusive:
+            read += link.reduced(m, d, nbytes)
     return read
 
 

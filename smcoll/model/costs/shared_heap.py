@@ -54,19 +54,19 @@ def reduce_scatter_shared_heap(machine, m, nbytes, plan):
     return everyone(machine, machine.copy(m, nbytes) + machine.reduce_all(m, nbytes), 2, 1)
 
 
-def prefix(machine: Machine, m: float, nbytes: float) -> Work:
+def prefix(machine: Machine, m: float, nbytes: float, exclusive: bool) -> Work:
     """As far as the last rank, which has most to do."""
-    read = reduced_before(machine, m, nbytes)
+    read = reduced_before(machine, m, nbytes, exclusive)
     return Work(2 * machine.beta.latency + read, read, machine.ranks * read / 2, 2)
 
 
 @cost("scan", "shared_heap", sectioned=False)
 def scan_shared_heap(machine, m, nbytes, plan):
     """Every rank reduces the vectors of the ranks before it and its own."""
-    return prefix(machine, m, nbytes)
+    return prefix(machine, m, nbytes, exclusive=False)
 
 
 @cost("exscan", "shared_heap", sectioned=False)
 def exscan_shared_heap(machine, m, nbytes, plan):
     """The same without its own."""
-    return prefix(machine, m, nbytes)
+    return prefix(machine, m, nbytes, exclusive=True)

@@ -67,19 +67,20 @@ def cost(collective: str, name: str, sectioned: bool = True):
 
 
 # How far away from the core a message lies depends on all buffers that are in use: two that new
-# values come from, what is sent, what is received. In a reduction, and where the parameters are
-# measured, each has the message's size; blocks for each of p ranks make some of them larger.
+# values come from, what is sent, what is received. In a reduction each has the message's size; a
+# Bcast sends and receives in one; blocks for each of p ranks make some of them larger.
 BUFFERS = {
     "bcast": lambda p: 3.0, "gather": lambda p: 3.0 + p, "allgather": lambda p: 3.0 + p,
     "scatter": lambda p: 3.0 * p + 1, "reduce_scatter": lambda p: 3.0 * p + 1,
     "alltoall": lambda p: 4.0 * p,
 }
+OF_A_REDUCTION = 4.0
 
 
 def footprint(collective: str, nbytes: int, machine: Machine) -> float:
     """Size of a reduction's message with as many bytes in use. Ranks on a core share its caches."""
-    buffers = BUFFERS[collective](machine.ranks) if collective in BUFFERS else 4.0
-    return nbytes * buffers / 4 * machine.ranks / machine.running
+    buffers = BUFFERS[collective](machine.ranks) if collective in BUFFERS else OF_A_REDUCTION
+    return nbytes * buffers / OF_A_REDUCTION * machine.ranks / machine.running
 
 
 def predict(collective: str, name: str, machine: Machine, nbytes: int, plan: Plan) -> float:
@@ -88,7 +89,8 @@ def predict(collective: str, name: str, machine: Machine, nbytes: int, plan: Pla
     function = COSTS[key]
     evicted = machine.parameters.evicted
     return _call(key, function, machine, nbytes, plan) + (
-        lines(nbytes) * evicted.at(nbytes) if evicted is not None and nbytes else 0.0)
+        lines(nbytes) * evicted.at(footprint(collective, nbytes, machine))
+        if evicted is not None and nbytes else 0.0)
 
 
 def _call(key: tuple[str, str], function: Cost, machine: Machine, nbytes: int,
