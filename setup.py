@@ -1,16 +1,8 @@
-"""Build the compiled modules: every smcoll/**/*.pyx, portable baseline, no mpi.h.
-
-Modules that an earlier build left beside their sources are taken as they are, unless something that
-they are made of is newer, or they were compiled in another way: so a second environment, a wheel,
-or an editable installation after a change compile only what they must.
-"""
+"""Build the compiled modules: every smcoll/**/*.pyx, portable baseline, no mpi.h."""
 
 import os
-import shutil
-import sysconfig
 from pathlib import Path
 
-import Cython
 import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -21,36 +13,14 @@ COMPILE_ARGS = ["-O3", "-std=gnu11", "-fno-strict-aliasing", "-ffp-contract=off"
 COMPILE_ARGS += os.environ.get("SMCOLL_BUILD_CFLAGS", "").split()
 LINK_ARGS = os.environ.get("SMCOLL_BUILD_LDFLAGS", "").split()
 CPUS = len(os.sched_getaffinity(0))
-SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
-RECIPE = repr([COMPILE_ARGS, LINK_ARGS, Cython.__version__,
-               [os.environ.get(name) for name in ("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS")]])
 
 
-def forget_other_builds() -> bool:
-    """Delete modules that were compiled in another way; whether there may be some."""
-    noted = Path("build", "recipe" + SUFFIX + ".txt")
-    if noted.exists() and noted.read_text() == RECIPE:
-        return False
-    for module in Path("smcoll").rglob("*" + SUFFIX):
-        module.unlink()
-    noted.parent.mkdir(exist_ok=True)
-    noted.write_text(RECIPE)
-    return True
+class BuildOnAllCores(build_ext):
+    """As an option of ``setup`` that is lost in editable installations."""
 
-
-class BuildChanged(build_ext):
-    """setuptools compiles everything anew for every wheel and every editable installation."""
-
-    def build_extension(self, ext):
-        left = Path(*ext.name.split(".")).with_suffix(SUFFIX)
-        made_of = [*ext.sources, *ext.depends, "setup.py"]
-        target = Path(self.get_ext_fullpath(ext.name))
-        if self.force or not left.exists() or left.stat().st_mtime < max(
-                Path(source).stat().st_mtime for source in made_of):
-            super().build_extension(ext)
-        elif target.absolute() != left.absolute():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(left, target)
+    def finalize_options(self):
+        super().finalize_options()
+        self.parallel = self.parallel or CPUS
 
 
 extensions = [
@@ -72,7 +42,6 @@ setup(
     ext_modules=cythonize(
         extensions,
         nthreads=CPUS,
-        force=forget_other_builds(),
         compiler_directives={
             "language_level": 3,
             "cdivision": True,
@@ -80,6 +49,5 @@ setup(
             "embedsignature": True,
         },
     ),
-    cmdclass={"build_ext": BuildChanged},
-    options={"build_ext": {"parallel": CPUS}},
+    cmdclass={"build_ext": BuildOnAllCores},
 )
