@@ -101,7 +101,8 @@ cdef struct Team:
     void *attendant            # borrowed: barrier.Attendant
     PyThreadState *thread_state   # set while this call has released the GIL
     bint holds_gil
-    int64_t attended           # when the attendant was last called (monotonic ns)
+    int64_t attended           # when the attendant was last called, or MPI driven by a wait for it
+    int64_t attendant_called   # when it was called itself (monotonic ns, both)
     int64_t attend_every
     Sleeping sleeping          # in this call, for an inline line; who posts it wakes who sleeps
     Sleeping may_sleep         # in this wait

@@ -121,7 +121,7 @@ cdef int attend(Team *team, int64_t waited) noexcept with gil:
             if now - attendant.last_watch > WATCH_EVERY:
                 attendant.last_watch = now
                 status = attendant.watch(team.awaited_rank, waited * 1e-9)
-        team.attended = now
+        team.attended = team.attendant_called = now
     except BaseException as error:
         attendant.failure = error
         status = FAILED_EXCEPTION
@@ -282,7 +282,7 @@ cdef int init_team(Team *team, uint64_t start) noexcept nogil:
     team.spin = 0 if team.oversubscribed else POLLS_BEFORE_YIELD
     team.attend_every = ATTEND_EVERY
     team.sleep_after = SLEEP_AFTER
-    team.attended = monotonic_ns()
+    team.attended = team.attendant_called = monotonic_ns()
     for bank in range(layout.banks):
         for kind in range(2):
             store_release(bank_field(layout, team.base, team.rank, kind, bank), start)

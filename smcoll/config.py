@@ -220,7 +220,8 @@ class Config:
         "whom in its communicators (SIGQUIT, say; empty: none)")
     spin: int = _setting(
         -1, _integer(-1, 10_000_000), "polls",
-        "polls before yielding the CPU; -1: 1000, or 0 where ranks outnumber CPUs")
+        "polls before yielding the CPU to wait for another rank of the node; -1: 1000, or 0 where "
+        "ranks outnumber CPUs")
     budget: int = _setting(
         0, _bytes_between(0, 1 << 50), "bytes",
         "shared memory all ranks of this node may use; 0: half of /dev/shm, and for memfd a "

@@ -107,6 +107,9 @@ def defaults(collective: str, ranks: int, oversubscribed: bool,
         fan_in_limit = 4096 * KIB if oversubscribed else 16 * KIB
         return [(fan_in_limit, "fan_in", 32 * KIB, ALL_SEGMENTS),
                 (UNLIMITED, "tiled", 32 * KIB, ALL_SEGMENTS)]
+    if collective in ("scan", "exscan"):
+        # Lower ranks run ahead of higher ones as far as there are segments; short ones stay cached.
+        return [(16 * KIB, "direct", 64 * KIB, ALL_SEGMENTS), (UNLIMITED, "direct", 64 * KIB, few)]
     if collective != "allreduce":
         section = 128 * KIB if collective == "reduce_scatter" else 64 * KIB
         return [(UNLIMITED, ALGORITHMS[collective][0], section, few)]

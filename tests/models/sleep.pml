@@ -3,7 +3,7 @@
  *
  * Rank 0 posts its flag CALLS times; each of the others waits for every value, and may go to sleep
  * at any time. Here a sleep has no limit, so a lost wake-up is a deadlock (in the code it costs the
- * limit, 200 us). As in the kernel, comparing the flag and lying down is one step, beside which
+ * limit, 1 ms). As in the kernel, comparing the flag and lying down is one step, beside which
  * nobody is woken. A full fence waits until the own store buffer is empty.
  *
  * Mutants: NO_FENCE_AFTER_POST, NO_FENCE_BEFORE_LOOK, NO_COMPARISON, WAKES_FIRST.
