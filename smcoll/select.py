@@ -247,7 +247,7 @@ def with_heaps(rows: list[Decision], names: tuple[str, ...], threshold: int,
             *(row for row in rows if row.up_to > most)]
 
 
-def staged_below(rows: list[Decision], defaults: list[Decision], threshold: int) -> list[Decision]:
+def staged_below(rows: list[Decision], built_in: list[Decision], threshold: int) -> list[Decision]:
     """Measured rows without direct access to arrays below ``threshold`` bytes: these are private.
 
     In its place comes what the row before it says, or the default.
@@ -257,7 +257,7 @@ def staged_below(rows: list[Decision], defaults: list[Decision], threshold: int)
         begin = found[-1].up_to + 1 if found else 0
         if row.algorithm == SHARED_HEAP and begin < threshold:
             end = min(row.up_to, threshold - 1)
-            before = found.pop() if found else decision_in(defaults, end)
+            before = found.pop() if found else decision_in(built_in, end)
             found.append(replace(before, up_to=end))
         if not found or row.up_to > found[-1].up_to:
             found.append(row)

@@ -214,6 +214,14 @@ def test_radices_reach_the_algorithm(comm_world):
         assert (parameters["fan_in"], parameters["fan_out"]) == (1, 2)
 
 
+@pytest.mark.parametrize("collective", ["scan", "exscan"])
+def test_lower_ranks_run_ahead_in_short_scans_and_stay_in_the_caches_in_long_ones(collective):
+    config = smcoll.Config(table="off")
+    rows = select.decide(config, 8, True)[collective]
+    short, long = (select.decision_in(rows, nbytes) for nbytes in (256, 1 << 20))
+    assert short.segments == config.segments > long.segments
+
+
 @pytest.mark.parametrize("ranks", [2, 8, 100])
 def test_only_what_outgrows_the_last_level_cache_is_written_around_it(ranks):
     sizes = select.streaming_sizes(ranks, cache=32 << 20)

@@ -24,8 +24,8 @@ SECTIONS = (16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB)
 LARGEST_ALL_READ = 16 * MIB
 PROBE_SECTION = 32 * KIB
 PROBE_SIZES = (512, 4 * KIB, 32 * KIB, 256 * KIB, MIB, 2 * MIB, 3 * MIB, 4 * MIB, 16 * MIB)
-# That a measurement moves, in passes: of 1 MiB the first dozen are slower by half, until buffers
-# that share the last-level cache have settled in it.
+# That a measurement moves, in passes: of 1 MiB the first dozen take up to twice as long, until
+# buffers that share the last-level cache have settled in it.
 PROBE_BYTES = 32 * MIB
 
 
