@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-CLUSTERS = 10
+IMAGES = 1797
 MAX_STEPS = 200
 
 
@@ -69,9 +69,9 @@ def load_images() -> np.ndarray:
     return np.ascontiguousarray(load_digits().data, dtype=np.float64)
 
 
-def initial_centres(images: np.ndarray, seed: int) -> np.ndarray:
+def initial_centres(images: np.ndarray, clusters: int, seed: int) -> np.ndarray:
     """As many different images, drawn at random."""
-    chosen = np.random.default_rng(seed).choice(len(images), CLUSTERS, replace=False)
+    chosen = np.random.default_rng(seed).choice(len(images), clusters, replace=False)
     return images[chosen]
 
 
@@ -87,11 +87,11 @@ def nearest(images: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.nda
     return labels, distances[np.arange(len(images)), labels]
 
 
-def sums_and_counts(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def sums_and_counts(images: np.ndarray, labels: np.ndarray, clusters: int) -> np.ndarray:
     """Per cluster the sum of its images, and in a last column how many they are."""
-    table = np.zeros((CLUSTERS, images.shape[1] + 1))
+    table = np.zeros((clusters, images.shape[1] + 1))
     np.add.at(table[:, :-1], labels, images)
-    table[:, -1] = np.bincount(labels, minlength=CLUSTERS)
+    table[:, -1] = np.bincount(labels, minlength=clusters)
     return table
 
 
@@ -106,23 +106,21 @@ def serial(images: np.ndarray, centres: np.ndarray) -> Outcome:
     moved, steps = True, 0
     while moved and steps < MAX_STEPS:
         labels, distances = nearest(images, centres)
-        table = sums_and_counts(images, labels)
+        table = sums_and_counts(images, labels, len(centres))
         previous, centres = centres, new_centres(table, centres)
         moved = not np.array_equal(previous, centres)
         steps += 1
     return Outcome(centres, table[:, -1], float(distances.sum()), steps)
 
 
-def parallel(comm, images: np.ndarray, centres: np.ndarray | None) -> Outcome:
-    """Every rank has its own `images`; rank 0 has the initial centres. Inertia: on rank 0."""
-    if centres is None:
-        centres = np.empty((CLUSTERS, images.shape[1]))
+def parallel(comm, images: np.ndarray, centres: np.ndarray) -> Outcome:
+    """Every rank has its own `images`; rank 0's `centres` count. Inertia: on rank 0."""
     comm.Bcast(centres, root=0)
-    table = np.empty((CLUSTERS, images.shape[1] + 1))
+    table = np.empty((len(centres), images.shape[1] + 1))
     moved, steps = True, 0
     while moved and steps < MAX_STEPS:
         labels, distances = nearest(images, centres)
-        comm.Allreduce(sums_and_counts(images, labels), table)
+        comm.Allreduce(sums_and_counts(images, labels, len(centres)), table)
         previous, centres = centres, new_centres(table, centres)
         moved = not np.array_equal(previous, centres)
         steps += 1
@@ -143,25 +141,32 @@ def run_rank(arguments: argparse.Namespace) -> int:
     from mpi4py import MPI
 
     import smcoll
+    from smcoll import heap_arrays
 
     world = MPI.COMM_WORLD
     rank = world.Get_rank()
     images = load_images()
     mine = np.array_split(images, world.Get_size())[rank]
     makers = {"mpi": world.Dup, "smcoll": lambda: smcoll.Comm(world)}
+    if arguments.heap:
+        # What smcoll.install(heap=True) does for a whole program.
+        heap_arrays.use()
+        makers["smcoll"] = lambda: smcoll.Comm(world, smcoll.Config(heap=False))
+        makers["heap"] = lambda: smcoll.Comm(world, smcoll.Config(heap=True))
     layers = list(makers) if arguments.layer == "both" else [arguments.layer]
     watches = {layer: Stopwatch(makers[layer]()) for layer in layers}
     for watch in watches.values():
         # Unmeasured: connections and segments are made when they are first needed.
-        parallel(watch.comm, mine, initial_centres(images, 0))
+        parallel(watch.comm, mine, initial_centres(images, arguments.clusters, 0))
     wrong: set[str] = set()
     steps = 0
     for seed in range(arguments.seeds):
-        centres = initial_centres(images, seed)
+        centres = initial_centres(images, arguments.clusters, seed)
         expected = serial(images, centres)
         steps += expected.steps
         for layer, watch in watches.items():
-            outcome = parallel(watch, mine, centres.copy() if rank == 0 else None)
+            outcome = parallel(watch, mine, centres.copy() if rank == 0
+                               else np.empty_like(centres))
             # Rank 0 alone has the inertia.
             good = same(outcome, expected) and (
                 rank != 0 or np.isclose(outcome.inertia, expected.inertia, rtol=1e-12))
@@ -178,7 +183,7 @@ def run_rank(arguments: argparse.Namespace) -> int:
                   f"waiting for slower ranks); inertia {expected.inertia:.1f}, centres "
                   f"{'DIFFER FROM' if layer in wrong else 'equal'} the serial ones", flush=True)
         watch.comm.Free()
-    if rank == 0 and len(layers) == 2:
+    if rank == 0 and arguments.layer == "both":
         print(f"time in collectives: MPI's own {total['mpi'] * 1e3:.2f} ms, smcoll's "
               f"{total['smcoll'] * 1e3:.2f} ms: {total['mpi'] / total['smcoll']:.1f} times less",
               flush=True)
@@ -191,9 +196,15 @@ def main() -> int:
     parser.add_argument("-n", type=int, default=None, help="ranks to start (4)")
     parser.add_argument("--layer", choices=["smcoll", "mpi", "both"], default="both",
                         help="whose collectives (both)")
+    parser.add_argument("--heap", action="store_true",
+                        help="a third time, with arrays in shared heaps used where they lie")
+    parser.add_argument("--clusters", type=int, default=10,
+                        help="centres; an Allreduce has 520 bytes for each (10)")
     parser.add_argument("--seeds", type=int, default=10,
                         help="k-means runs, each from other initial centres (10)")
     arguments = parser.parse_args()
+    if not 1 <= arguments.clusters <= IMAGES:
+        parser.error(f"--clusters {arguments.clusters}: there are {IMAGES} images")
 
     from smcoll import launch
 
@@ -202,7 +213,8 @@ def main() -> int:
             parser.error("this is a rank of a job already: leave -n out")
         return run_rank(arguments)
     program = [sys.executable, __file__, "--layer", arguments.layer,
-               "--seeds", str(arguments.seeds)]
+               "--clusters", str(arguments.clusters), "--seeds", str(arguments.seeds)]
+    program += ["--heap"] * arguments.heap
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     return launch.run(arguments.n or 4, program, environment=threads).returncode
 

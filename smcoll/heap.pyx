@@ -9,7 +9,7 @@ offsets.
 Pages are reserved for real before a block is handed out (never a bus error), by the owner, so that
 they lie on its NUMA node; where the system, the limit or the cgroup's has no more, the answer is
 NULL and the caller allocates privately. Freed pages stay reserved up to KEEP_FREE bytes, the rest
-goes back to the system.
+goes back to the system. The heap grows by huge pages where the kernel gives any (see ``reserve``).
 
 Best fit over segregated free lists with boundary tags (Knuth, TAOCP 1, 2.5). Why not mimalloc or
 jemalloc on this region: both keep block headers or page maps inside what they manage, writable by
@@ -21,7 +21,7 @@ Fork: a child gets copies of all blocks, as they were, at their addresses (see _
 
 import os
 
-from libc.errno cimport EINTR, errno
+from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 from posix.mman cimport (
@@ -60,10 +60,10 @@ cdef size_t PAGE = os.sysconf("SC_PAGESIZE")
 cdef bytes _MAGIC = b"smcoll heap\x00\x00\x00\x00\x01"
 
 cdef enum:
+    MADV_COLLAPSE = 25         # Linux 6.1; the C library's headers may be older
     HUGE_PAGE = 2 << 20
     KEEP_FREE = 64 << 20       # bytes of free pages that stay reserved: glibc keeps as much
     GROWTH = 32 << 20          # bytes between two looks at the cgroup's limit
-    RESERVED_AT_ONCE = 4 << 20
     BINS = 40
     NONE = 0                   # page 0 is the header: as a link it means "no block"
 
@@ -87,6 +87,7 @@ cdef struct Heap:
     size_t size
     int descriptor
     bint inherited             # in a forked child: private copies, no new blocks
+    bint huge                  # the kernel makes huge pages of this file
     pthread_mutex_t mutex      # guards all below; the GIL is never waited for with it
     Extent *extents            # one per page; private memory, touched where blocks begin and end
     uint8_t *backed            # one per page: it is reserved
@@ -100,6 +101,7 @@ cdef struct Heap:
 
 
 cdef Heap heap
+cdef uint32_t HUGE = HUGE_PAGE // PAGE     # pages of a huge one
 cdef bytes _nonce = None
 cdef object _headroom = None       # callable: bytes until the cgroup's limit
 cdef object _postponed = None      # an exception that Python raises as soon as it may
@@ -221,11 +223,40 @@ cdef bint may_grow(size_t nbytes) noexcept with gil:
     return True
 
 
+cdef bint reserve(uint32_t page, uint32_t end) noexcept nogil:
+    """Reserve pages that aren't, all of one huge page; as such, where no other page of it is free.
+
+    Asking for a huge page (MADV_COLLAPSE) does not depend on the system's setting for shared
+    memory, which is "never" on most; and one that is new, but for the page by which the kernel
+    knows the place, costs a quarter of what 512 small ones do.
+    """
+    cdef uint32_t start = page - page % HUGE
+    cdef bint whole = (heap.huge
+                       and memchr(&heap.backed[start], 0, page - start) == NULL
+                       and memchr(&heap.backed[end], 0, start + HUGE - end) == NULL)
+    if whole:
+        if not reserve_each(page, page + 1):
+            return False
+        if (madvise(heap.base + <size_t> start * PAGE, HUGE_PAGE, MADV_COLLAPSE) != 0
+                and errno != EAGAIN):
+            # An older kernel, one that denies them, or no memory in one piece: to ask again and
+            # again would cost more than it gains.
+            heap.huge = False
+    return reserve_each(page, end)
+
+
+cdef bint reserve_each(uint32_t page, uint32_t end) noexcept nogil:
+    # Not many at once: before Linux 6.12 any signal undoes all of a call's work.
+    cdef int status = EINTR
+    while status == EINTR:
+        status = posix_fallocate(heap.descriptor, <long> page * PAGE, <long> (end - page) * PAGE)
+    return status == 0
+
+
 cdef bint back(uint32_t first, uint32_t length, bint zeroed) noexcept nogil:
     """Reserve the pages of a block that aren't; ``zeroed``: clear those that are."""
     cdef uint32_t page = first, end = first + length, run
     cdef void *found
-    cdef int status
     while page < end:
         found = memchr(&heap.backed[page], 1 - heap.backed[page], end - page)
         run = end if found == NULL else <uint32_t> (<uint8_t *> found - heap.backed)
@@ -233,13 +264,8 @@ cdef bint back(uint32_t first, uint32_t length, bint zeroed) noexcept nogil:
             if zeroed:
                 memset(heap.base + <size_t> page * PAGE, 0, <size_t> (run - page) * PAGE)
         else:
-            # In pieces: before Linux 6.12 any signal undoes all of a call's work.
-            run = min(run, page + <uint32_t> (RESERVED_AT_ONCE // PAGE))
-            status = EINTR
-            while status == EINTR:
-                status = posix_fallocate(heap.descriptor, <long> page * PAGE,
-                                         <long> (run - page) * PAGE)
-            if status != 0:
+            run = min(run, page - page % HUGE + HUGE)
+            if not reserve(page, run):
                 return False
             memset(&heap.backed[page], 1, run - page)
         page = run
@@ -278,9 +304,30 @@ cdef inline uint32_t pages_for(size_t nbytes) noexcept nogil:
     return <uint32_t> ((nbytes + PAGE - 1) // PAGE) if nbytes > 0 else 1
 
 
+cdef uint32_t rest_of_huge_page(uint32_t first, uint32_t length) noexcept nogil:
+    """Free pages from a block's end to the next huge page's start, to be reserved with it; or 0.
+
+    Without them the block's last huge page could not be one.
+    """
+    cdef uint32_t behind = first + length
+    cdef uint32_t rest = (HUGE - behind % HUGE) % HUGE
+    if not heap.huge or rest == 0 or heap.extents[behind].used:
+        return 0
+    return rest if heap.extents[behind].length >= rest else 0
+
+
+cdef void widen(uint32_t first, uint32_t length, uint32_t more) noexcept nogil:
+    """Take ``more`` free pages behind an extent into it."""
+    cdef uint32_t behind = first + length, whole = heap.extents[behind].length
+    take_out(behind)
+    if whole > more:
+        put_free(behind + more, whole - more)
+    tag(first, length + more, USED)
+
+
 cdef void *heap_allocate(size_t nbytes, bint zeroed) noexcept nogil:
     """A block, reserved; NULL where none can be had. Any thread, with or without the GIL."""
-    cdef uint32_t length, first
+    cdef uint32_t length, first, more = 0
     cdef size_t had, missing
     cdef bint look
     if not heap_ready() or nbytes > heap.size:
@@ -293,26 +340,40 @@ cdef void *heap_allocate(size_t nbytes, bint zeroed) noexcept nogil:
         return NULL
     had = backed_bytes(first, length)
     missing = <size_t> length * PAGE - had
-    if missing > 0 and heap.reserved + missing > heap.limit:
-        put_back(first, length)
-        pthread_mutex_unlock(&heap.mutex)
-        return NULL
+    if missing > 0:
+        if heap.reserved + missing > heap.limit:
+            put_back(first, length)
+            pthread_mutex_unlock(&heap.mutex)
+            return NULL
+        more = rest_of_huge_page(first, length)
+        if heap.reserved + missing + <size_t> more * PAGE > heap.limit:
+            more = 0
+        if more > 0:
+            widen(first, length, more)
+            had = backed_bytes(first, length + more)
+            missing = <size_t> (length + more) * PAGE - had
     heap.idle -= had
     heap.reserved += missing
     heap.blocks += 1
     look = missing > 0 and heap.reserved > heap.looked
     pthread_mutex_unlock(&heap.mutex)
     # The extent is ours now: its pages need no mutex.
-    if (look and not may_grow(missing)) or not back(first, length, zeroed):
+    if (look and not may_grow(missing)) or not back(first, length + more, zeroed):
         pthread_mutex_lock(&heap.mutex)
-        missing = <size_t> length * PAGE - had
-        had = backed_bytes(first, length)
-        heap.reserved -= <size_t> length * PAGE - had
+        missing = <size_t> (length + more) * PAGE - had
+        had = backed_bytes(first, length + more)
+        heap.reserved -= <size_t> (length + more) * PAGE - had
         heap.idle += had
         heap.blocks -= 1
-        put_back(first, length)
+        put_back(first, length + more)
         pthread_mutex_unlock(&heap.mutex)
         return NULL
+    if more > 0:
+        pthread_mutex_lock(&heap.mutex)
+        tag(first, length, USED)
+        heap.idle += <size_t> more * PAGE
+        put_back(first + length, more)
+        pthread_mutex_unlock(&heap.mutex)
     return heap.base + <size_t> first * PAGE
 
 
@@ -443,6 +504,27 @@ cdef void _after_fork_child() noexcept nogil:
 
 # ---------------------------------------------------------------------- the file
 
+cdef char *map_aligned(int descriptor, size_t size) except NULL:
+    """A heap's file, mapped at a huge page's boundary, so that its huge pages are used as such."""
+    cdef char *where = <char *> mmap(NULL, size + HUGE_PAGE, PROT_NONE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    cdef size_t before
+    if where == <char *> MAP_FAILED:
+        raise OSError(errno, os.strerror(errno))
+    before = -<size_t> where % HUGE_PAGE
+    if mmap(where + before, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
+            descriptor, 0) == MAP_FAILED:
+        error = OSError(errno, os.strerror(errno))
+        munmap(where, size + HUGE_PAGE)
+        raise error
+    if before > 0:
+        munmap(where, before)
+    if before < HUGE_PAGE:
+        munmap(where + before + size, HUGE_PAGE - before)
+    madvise(where + before, size, MADV_HUGEPAGE)
+    return where + before
+
+
 def create(size_t size, size_t limit, headroom):
     """Make this process's heap; nothing where it has one. OSError where it can't be had.
 
@@ -461,25 +543,17 @@ def create(size_t size, size_t limit, headroom):
     try:
         os.ftruncate(descriptor, size)
         os.posix_fallocate(descriptor, 0, PAGE)
-        # At a huge page's boundary, so that the file's huge pages can be mapped as such.
-        base = <char *> mmap(NULL, size + HUGE_PAGE, PROT_NONE,
-                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-        if base == <char *> MAP_FAILED:
-            raise OSError(errno, os.strerror(errno))
-        base += -<size_t> base % HUGE_PAGE
+        base = map_aligned(descriptor, size)
         table_bytes = pages * (sizeof(Extent) + 1)
         table = <char *> mmap(NULL, table_bytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
         if table == <char *> MAP_FAILED:
-            raise OSError(errno, os.strerror(errno))
-        if mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
-                descriptor, 0) == MAP_FAILED:
-            munmap(table, table_bytes)
-            raise OSError(errno, os.strerror(errno))
+            error = OSError(errno, os.strerror(errno))
+            munmap(base, size)
+            raise error
     except BaseException:
         os.close(descriptor)
         raise
-    madvise(base, size, MADV_HUGEPAGE)
     _nonce = os.urandom(NONCE_BYTES)
     _headroom = headroom
     memcpy(base, <const char *> _MAGIC, 16)
@@ -491,6 +565,7 @@ def create(size_t size, size_t limit, headroom):
     heap.size = size
     heap.limit = limit
     heap.descriptor = descriptor
+    heap.huge = True
     tag(0, 1, USED)
     heap.backed[0] = 1
     put_free(1, heap.pages - 1)
@@ -524,28 +599,22 @@ cdef class PeerHeap:
 
     def __cinit__(self, facts):
         """``facts``: the peer's ``record()``. OSError unless it is that very heap."""
-        cdef void *where
         self.owner_process = os.getpid()
         descriptor = os.open(f"/proc/{facts['process']}/fd/{facts['descriptor']}",
                              os.O_RDWR | os.O_CLOEXEC)
         try:
             if os.fstat(descriptor).st_size != facts["size"]:
                 raise OSError(0, f"process {facts['process']} has another heap")
-            where = mmap(NULL, facts["size"], PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-                         descriptor, 0)
-            if where == MAP_FAILED:
-                raise OSError(errno, os.strerror(errno))
+            self.view.base = map_aligned(descriptor, facts["size"])
+            self.view.size = facts["size"]
         finally:
             os.close(descriptor)
-        self.view.base = <char *> where
-        self.view.size = facts["size"]
         nonce = bytes.fromhex(facts["nonce"])
-        if (memcmp(where, <const char *> _MAGIC, 16) != 0
+        if (memcmp(self.view.base, <const char *> _MAGIC, 16) != 0
                 or memcmp(self.view.base + 16, <const char *> nonce, NONCE_BYTES) != 0):
             raise OSError(0, f"process {facts['process']} has another heap")
-        madvise(where, self.view.size, MADV_HUGEPAGE)
         # A forked child has no business there.
-        madvise(where, self.view.size, MADV_DONTFORK)
+        madvise(self.view.base, self.view.size, MADV_DONTFORK)
 
     def __dealloc__(self):
         if self.view.base != NULL and os.getpid() == self.owner_process:

@@ -24,7 +24,7 @@ NOT_COPIED = (".git", ".*_cache", "__pycache__", ".venv*", "*.log")
 SEQUENCES = "tests/test_random_sequences.py -k '2ranks or 3ranks or 5ranks'"
 MOVEMENT = "tests/test_movement.py"
 BANKS = "tests/test_banks.py"
-RETURNS = "tests/test_heap.py -k 'returns_only_when or gave_up'"
+RETURNS = "tests/test_direct_access.py -k 'returns_only_when or gave_up'"
 AHEAD = f"{MOVEMENT} -k 'runs_ahead or alltoall_and_alltoallv'"
 
 

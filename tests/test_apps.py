@@ -76,6 +76,20 @@ def test_both_layers_give_what_numpy_gives(name, ranks, tmp_path):
             assert ranks == 1 or row["paths"]["shared memory"] > 0
 
 
+@pytest.mark.parametrize("name", ["matvec", "barnes_hut", "summa", "vectors"])
+def test_arrays_in_heaps_are_used_where_they_lie(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("SMCOLL_HEAP_THRESHOLD", "64")
+    figure = tmp_path / "figure.png"
+    rows = record_of(name, tmp_path, "-n", 2, "--heap", "--plot", figure,
+                     *HAND_MADE.get(name, []))["rows"]
+    assert {row["layer"] for row in rows} == {"mpi", "smcoll", "smcoll, heap"}
+    for row in rows:
+        assert row["valid"] and figure.stat().st_size > 1000
+        if row["layer"] != "mpi":
+            assert row["ratio"] > 0 and row["paths"]["shared memory"] > 0
+        assert (row["direct_bytes"] > 0) == (row["layer"] == "smcoll, heap")
+
+
 def test_matvec_counts_all_its_collectives(tmp_path):
     _, ours = record_of("matvec", tmp_path, "-n", 2)["rows"]
     # A scatter, a broadcast and 5 reductions; in 1 + 2 x 2 runs; on 2 ranks.

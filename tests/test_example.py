@@ -34,6 +34,14 @@ def test_kmeans_starts_its_own_ranks_and_equals_the_serial_result():
     assert "time in collectives: MPI's own" in result.stdout
 
 
+def test_kmeans_has_as_many_centres_as_are_asked_for():
+    pytest.importorskip("sklearn")
+    result = run(KMEANS, "-n", 2, "--seeds", 1, "--clusters", 300, "--heap")
+    assert result.returncode == 0 and result.stdout.count("centres equal") == 3, result.stderr
+    result = run(KMEANS, "-n", 2, "--clusters", 1798)
+    assert result.returncode == 2 and "there are 1797 images" in result.stderr
+
+
 def test_kmeans_finds_wrong_sums(tmp_path):
     pytest.importorskip("sklearn")
     # An Allreduce that forgets a rank must not pass.
@@ -44,8 +52,8 @@ sys.path.insert(0, {str(KMEANS.parent)!r})
 import kmeans
 add_up = kmeans.sums_and_counts
 from mpi4py import MPI
-kmeans.parallel.__globals__["sums_and_counts"] = lambda images, labels: (
-    add_up(images, labels) * (MPI.COMM_WORLD.rank != 1))
+kmeans.parallel.__globals__["sums_and_counts"] = lambda images, labels, clusters: (
+    add_up(images, labels, clusters) * (MPI.COMM_WORLD.rank != 1))
 kmeans.serial = type(kmeans.serial)(kmeans.serial.__code__,
                                     dict(kmeans.__dict__, sums_and_counts=add_up))
 sys.argv = ["kmeans.py", "--layer", "mpi", "--seeds", "1"]

@@ -124,9 +124,9 @@ def check(arguments: argparse.Namespace, ranks: int) -> None:
 def panel(axes, rows: list[dict], facts: dict) -> None:
     """The Allreduce of each level: time against bytes."""
     nbytes = [8 * length for length in facts["subspaces_per_level"]]
-    for row, colour, marker in zip(rows, ("#D55E00", "#0072B2"), ("s", "o"), strict=True):
+    for row, marker in zip(rows, "so^", strict=False):
         axes.plot(range(1, len(nbytes) + 1), np.multiply(row["calls_s"], 1e6), label=row["layer"],
-                  color=colour, marker=marker, markersize=4)
+                  color=program.COLOURS[row["layer"]], marker=marker, markersize=4)
     axes.set(yscale="log", xlabel="level (KiB)", ylabel="µs in Allreduce",
              xticks=range(1, len(nbytes) + 1))
     axes.set_xticklabels([f"{level}\n({size / 1024:.3g})"

@@ -78,9 +78,9 @@ def panel(axes, rows: list[dict], facts: dict) -> None:
     """Time in each of the collectives."""
     names = ["Scatter", "Bcast", "Reduce"]
     for number, row in enumerate(rows):
-        axes.bar(np.arange(len(names)) + 0.4 * number,
-                 [row["collectives_s"][name] * 1e3 for name in names], 0.36,
-                 label=row["layer"], color=["#D55E00", "#0072B2"][number])
+        axes.bar(np.arange(len(names)) + 0.8 / len(rows) * number,
+                 [row["collectives_s"][name] * 1e3 for name in names], 0.72 / len(rows),
+                 label=row["layer"], color=program.COLOURS[row["layer"]])
     axes.set(xticks=np.arange(len(names)) + 0.2, xticklabels=names, ylabel="ms in all calls",
              yscale="log")
     axes.legend(fontsize="small")

@@ -28,7 +28,8 @@ from .. import hosts, launch
 from ..hosts import Host
 
 COLLECTIVES = ("Bcast", "Gather", "Scatter", "Reduce", "Allreduce")
-LAYERS = ("mpi", "smcoll")
+HEAP = "smcoll, heap"
+COLOURS = {"mpi": "#D55E00", "smcoll": "#0072B2", HEAP: "#009E73"}  # of the layers
 
 
 class Stopwatch:
@@ -114,16 +115,32 @@ class Samples:
 
 
 @contextlib.contextmanager
-def communicators(world) -> Iterator[dict[str, Any]]:
-    """A communicator of each layer with all ranks, freed at the end."""
+def communicators(world, heap: bool) -> Iterator[dict[str, Any]]:
+    """A communicator of each layer with all ranks, freed at the end.
+
+    ``heap``: with smcoll's twice, one that stages wherever arrays lie, one that does not. ValueError
+    where there can be no heap.
+    """
     from mpi4py import MPI
 
     import smcoll
 
+    from .. import heap_arrays
+
     plain = MPI.Intracomm.Dup(MPI.Intracomm(world))
-    with smcoll.Comm(world) as accelerated:
-        yield {"mpi": plain, "smcoll": accelerated}
-    plain.Free()
+    layers = {"mpi": plain}
+    with contextlib.ExitStack() as stack:
+        stack.callback(plain.Free)
+        if not heap:
+            layers["smcoll"] = stack.enter_context(smcoll.Comm(world))
+        else:
+            for layer, direct in (("smcoll", False), (HEAP, True)):
+                layers[layer] = stack.enter_context(
+                    smcoll.Comm(world, smcoll.Config(heap=direct)))
+            # numpy's large arrays lie in this rank's heap from now on.
+            if not all(world.allgather(heap_arrays.use())) or not layers[HEAP].uses_heap:
+                raise ValueError("--heap: the ranks can't share their heaps here")
+        yield layers
 
 
 def measure(world, contenders: Sequence[Contender], repetitions: int) -> list[dict]:
@@ -189,12 +206,15 @@ def _row(world, contender: Contender, sample: Samples) -> dict:
     if sample.calls:
         row["calls_s"] = np.median(sample.calls, axis=0).tolist()
     paths: Counter[str] = Counter()
-    if contender.layer == "smcoll":
+    direct = 0
+    if contender.layer != "mpi":
         for comm in contender.comms:
             for entry in comm.stats():
                 paths[entry["path"]] += entry["calls"]
-    # Calls of all ranks on these communicators, those of contenders that share them among them.
+                direct += entry["direct_bytes"]
+    # Of all ranks on these communicators, those of contenders that share them among them.
     row["paths"] = dict(sum(world.allgather(paths), Counter()))
+    row["direct_bytes"] = sum(world.allgather(direct))
     row["valid"] = sample.valid
     return row
 
@@ -206,7 +226,7 @@ def _add_ratios(rows: list[dict], samples: list[Samples]) -> None:
     plain = {row["variant"]: (row, sample) for row, sample in zip(rows, samples, strict=True)
              if row["layer"] == "mpi"}
     for row, sample in zip(rows, samples, strict=True):
-        if row["layer"] != "smcoll":
+        if row["layer"] == "mpi":
             continue
         other, other_sample = plain[row["variant"]]
         if not (row["valid"] and other["valid"]):
@@ -264,6 +284,8 @@ def make_parser(name: str, documentation: str) -> argparse.ArgumentParser:
     parser.add_argument("-r", "--repetitions", type=positive, default=5,
                         help="measured runs of each contender, by turns (5)")
     parser.add_argument("--seed", type=int, default=0, help="of the random data (0)")
+    parser.add_argument("--heap", action="store_true",
+                        help="arrays in shared heaps, and smcoll a second time, using them there")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write all figures")
     parser.add_argument("--plot", type=Path, default=None, metavar="FILE",
                         help="draw a figure (.png, .svg, .pdf); needs matplotlib")
@@ -331,8 +353,9 @@ def _run_rank(application: Application, arguments: argparse.Namespace, argv: lis
     except ValueError as error:
         _complain(world, application, error)
         return 2
-    with communicators(world) as layers:
+    with contextlib.ExitStack() as stack:
         try:
+            layers = stack.enter_context(communicators(world, arguments.heap))
             contenders, facts = application.contend(arguments, world, layers)
         except ValueError as error:  # raised by all ranks
             _complain(world, application, error)

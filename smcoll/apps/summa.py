@@ -174,12 +174,14 @@ def check(arguments: argparse.Namespace, ranks: int) -> None:
 
 
 def panel(axes, rows: list[dict], facts: dict) -> None:
-    """Total time of each variant on both layers."""
+    """Total time of each variant on each layer."""
     names = list(dict.fromkeys(row["variant"] for row in rows))
-    for number, (layer, colour) in enumerate((("mpi", "#D55E00"), ("smcoll", "#0072B2"))):
+    layers = list(dict.fromkeys(row["layer"] for row in rows))
+    for number, layer in enumerate(layers):
         times = {row["variant"]: row["total_s"] * 1e3 for row in rows if row["layer"] == layer}
-        axes.bar(np.arange(len(names)) + 0.4 * number, [times[name] for name in names], 0.36,
-                 label=layer, color=colour)
+        axes.bar(np.arange(len(names)) + 0.8 / len(layers) * number,
+                 [times[name] for name in names], 0.72 / len(layers), label=layer,
+                 color=program.COLOURS[layer])
     axes.set(xticks=np.arange(len(names)) + 0.2, xticklabels=names,
              ylabel="ms in all, without barriers")
     axes.tick_params(axis="x", labelsize="small")

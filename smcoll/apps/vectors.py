@@ -123,7 +123,7 @@ def check(arguments: argparse.Namespace, ranks: int) -> None:
 def panel(axes, rows: list[dict], facts: dict) -> None:
     """Total time against the length, for each hierarchy and layer."""
     for grouping in dict.fromkeys(row["grouping"] for row in rows):
-        for layer, style in (("mpi", "--"), ("smcoll", "-")):
+        for layer, style in (("mpi", "--"), ("smcoll", "-"), (program.HEAP, ":")):
             points = [row for row in rows if (row["grouping"], row["layer"]) == (grouping, layer)]
             axes.plot([8 * row["doubles"] for row in points],
                       [row["total_s"] * 1e3 for row in points], style, marker="o",
