@@ -78,6 +78,18 @@ static inline void wake_all(const uint64_t *word)
     syscall(SYS_futex, low_half(word), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+/* The same on a word that nobody stores but the sleeper; whether `wake` ended it. */
+static inline int sleep_for(const int *word, int seen, int64_t ns)
+{
+    struct timespec limit = {ns / 1000000000, ns % 1000000000};
+    return syscall(SYS_futex, word, FUTEX_WAIT, seen, &limit, NULL, 0) == 0;
+}
+
+static inline void wake(const int *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
 /* 0 -> 1 by one thread only; the loser sees 0 returned. */
 static inline int try_lock(int *word)
 {

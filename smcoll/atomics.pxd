@@ -13,6 +13,8 @@ cdef extern from "atomics.h" nogil:
     void store_relaxed_int(int *word, int value) noexcept
     void sleep_on(const uint64_t *word, uint64_t seen, int64_t ns) noexcept
     void wake_all(const uint64_t *word) noexcept
+    bint sleep_for(const int *word, int seen, int64_t ns) noexcept
+    void wake(const int *word) noexcept
     int try_lock(int *word) noexcept
     void unlock(int *word) noexcept
     void cpu_pause() noexcept

@@ -64,6 +64,12 @@ cdef enum Sleeping:
     SLEEP_AFTER_YIELD = 1      # the awaited rank may be about to post: one turn for others first
     SLEEP_AT_ONCE = 2          # it waits for the network itself
 
+# What a rank's word says of it (segment.pxd: asleep_of).
+cdef enum:
+    AWAKE = 0
+    ASLEEP_ON_FLAG = 1         # until the awaited flag is posted
+    ASLEEP = 2                 # on that very word: until any other rank begins a call
+
 # The state of one rank in one communicator. Private to the rank; what is shared is in the mapping.
 cdef struct Team:
     char *base
@@ -104,6 +110,8 @@ cdef struct Team:
     int64_t attended           # when the attendant was last called, or MPI driven by a wait for it
     int64_t attendant_called   # when it was called itself (monotonic ns, both)
     int64_t attend_every
+    int64_t began              # the last call (monotonic ns), of more than a few ranks
+    uint64_t woken             # how often another rank ended a sleep of this one
     Sleeping sleeping          # in this call, for an inline line; who posts it wakes who sleeps
     Sleeping may_sleep         # in this wait
     int64_t sleep_after        # a wait that is longer (ns) sleeps between its polls

@@ -16,24 +16,24 @@ bank field                owner, release, after its last      a rank that writes
                                                               is dead; reports
 ``Status.awaited``        owner, release, after the time,     reports, acquire, then the time
                           once a wait is long
-``Status.asleep``         owner, before a full fence and its  the awaited rank, after its flag
-                          last look at the awaited flag       and a full fence
+``asleep_of``             owner, before a full fence and its  who posts a flag that others sleep
+                          last look at what it waits for      on, after it and a full fence; all
+                                                              who begin a call, relaxed: a hint
 ========================  ==================================  =================================
 """
 
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pystate cimport PyThreadState
 from libc.stdint cimport int64_t, uint64_t
-from posix.time cimport nanosleep, timespec
 
 from smcoll.atomics cimport (
     cpu_pause, fence_full, fence_release, load_acquire, load_relaxed, load_relaxed_int,
-    monotonic_ns, sleep_on, store_relaxed, store_relaxed_int, store_release, thread_cpu_ns,
-    wake_all,
+    monotonic_ns, sleep_for, sleep_on, store_relaxed, store_relaxed_int, store_release,
+    thread_cpu_ns, wake, wake_all,
 )
 from smcoll.segment cimport (
-    AWAITS_MPI, MAX_BANKS, Layout, Line, Published, bank_field, exchange_line, published,
-    rank_range, rooted_line, segment_line, status_of,
+    AWAITS_MPI, MAX_BANKS, Layout, Line, Published, Status, asleep_of, bank_field,
+    exchange_line, published, rank_range, rooted_line, segment_line, status_of,
 )
 
 
@@ -48,6 +48,7 @@ cdef extern from "sched.h" nogil:
 cdef enum:
     POLLS_BEFORE_YIELD = 1000      # about 30 us: longer than any exchange between running ranks
     CALLS_BETWEEN_POKES = 64
+    LOOKED_AT_ALWAYS = 3           # ranks: as many are looked at without asking the clock
 
 # Times in ns. A poke takes 0.3 us when MPI is idle, 2 us when the caches are cold; one that found
 # MPI at work is followed by the next at once. In a loop of short waits 50 us would be often: a
@@ -56,8 +57,10 @@ cdef int64_t ATTEND_EVERY = 50_000
 cdef int64_t ATTEND_IN_SHORT_WAITS = 200_000
 cdef int64_t ATTEND_EVERY_AT_MOST = 1_000_000
 cdef int64_t WATCH_EVERY = 1_000_000
-cdef int64_t SLEEP_AFTER = 1_000_000
-cdef int64_t SLEEP_AT_MOST = 1_000_000
+cdef int64_t SLEEP_AFTER = 1_500_000
+cdef int64_t SLEEP_AFTER_SHARED = 1_000_000    # ranks outnumber CPUs: others could use this one
+cdef int64_t SLEEP_AT_MOST = 4_000_000         # each costs 50 us of CPU: 5 ms in a wait of 100
+cdef int64_t SLEEP_AGAIN_AFTER = 200_000       # woken: somebody is about to post
 cdef int64_t STAYS_BUSY = 500_000
 
 
@@ -152,8 +155,8 @@ cdef int wait_until(Team *team, condition holds, void *context) noexcept nogil:
     """The one wait: until ``holds(context)``.
 
     Spins for a bounded number of polls (none where ranks outnumber CPUs: the awaited rank may need
-    this one), then yields, after a millisecond sleeps in growing steps; attends to the rest of the
-    world all along. DONE or a FAILED code. Gives the GIL up before it yields; the call's end takes
+    this one), then yields, after a millisecond sleeps in growing steps, or until another rank
+    begins a call; attends to the rest of the world all along. DONE or a FAILED code. Gives the GIL up before it yields; the call's end takes
     it back.
     """
     cdef int _poll
@@ -191,9 +194,11 @@ cdef int wait_long(Team *team, condition holds, void *context) noexcept nogil:
 
 
 cdef int wait_attending(Team *team, condition holds, void *context) noexcept nogil:
-    cdef int64_t started = monotonic_ns(), now, pause, interval
-    cdef timespec sleep_time
+    cdef int64_t started = monotonic_ns(), now, interval, pause
+    cdef int64_t since = started, busy = team.sleep_after
+    cdef int *word = asleep_of(&team.layout, team.base, team.rank)
     cdef int status, blamed
+    cdef bint woken
     cdef bint sleeps = team.may_sleep == SLEEP_AT_ONCE
     if team.holds_gil and team.thread_state == NULL:
         team.thread_state = PyEval_SaveThread()
@@ -220,11 +225,53 @@ cdef int wait_attending(Team *team, condition holds, void *context) noexcept nog
                     return DONE
                 team.awaited_rank = blamed
                 return status
-        if now - started > team.sleep_after and not sleeps and team.attend_every > 0:
-            pause = min((now - started) // 16, SLEEP_AT_MOST)
-            sleep_time.tv_sec = 0
-            sleep_time.tv_nsec = pause
-            nanosleep(&sleep_time, NULL)
+        if team.attend_every == 0 and now - started > team.sleep_after:
+            # MPI is at work, and not for the last time.
+            since = now
+            busy = min(team.sleep_after, SLEEP_AGAIN_AFTER)
+        elif team.attend_every > 0 and now - since > busy and not sleeps:
+            pause = (now - since) // 8
+            if team.awaited_rank < 0:
+                # What MPI brings wakes nobody.
+                sleep_for(word, AWAKE, min(pause, ATTEND_EVERY_AT_MOST))
+                continue
+            # Without a wake-up, who was waited for long would find the others asleep. It is a hint:
+            # one that comes between this look and the sleep is lost and costs the pause.
+            store_relaxed_int(word, ASLEEP)
+            fence_full()
+            if holds(context):
+                store_relaxed_int(word, AWAKE)
+                return DONE
+            woken = sleep_for(word, ASLEEP, min(pause, SLEEP_AT_MOST))
+            store_relaxed_int(word, AWAKE)
+            if woken and has_begun(team, team.awaited_rank):
+                team.woken += 1
+                since = monotonic_ns()
+                busy = min(team.sleep_after, SLEEP_AGAIN_AFTER)
+
+
+cdef inline bint has_begun(Team *team, int rank) noexcept nogil:
+    """Whether a rank is in this call, or past it."""
+    cdef Status *status = status_of(&team.layout, team.base, rank)
+    return <int64_t> (load_relaxed(&status.current_call) - team.call) >= 0
+
+
+cdef inline void wake_who_sleeps(Team *team) noexcept nogil:
+    """Whoever waits in a call that this rank has begun, too."""
+    cdef int64_t now, before
+    cdef int i
+    cdef int *word
+    if team.size > LOOKED_AT_ALWAYS:
+        # A page and a cache line of every rank cost more than the clock. After so short a time few
+        # can have fallen asleep for want of this rank.
+        now = monotonic_ns()
+        before, team.began = team.began, now
+        if now - before < SLEEP_AFTER_SHARED:
+            return
+    for i in range(1, team.size):
+        word = asleep_of(&team.layout, team.base, next_rank(team, i))
+        if load_relaxed_int(word) == ASLEEP:
+            wake(word)
 
 
 cdef void sleep_until_woken(Team *team) noexcept nogil:
@@ -235,12 +282,13 @@ cdef void sleep_until_woken(Team *team) noexcept nogil:
     last look and the sleep is not lost either, since the kernel compares the flag once more.
     """
     cdef uint64_t seen
-    store_relaxed_int(&team.status.asleep, 1)
+    cdef int *word = asleep_of(&team.layout, team.base, team.rank)
+    store_relaxed_int(word, ASLEEP_ON_FLAG)
     fence_full()
     seen = load_acquire(team.awaited)
     if not reached(team.awaited, team.awaited_value):
         sleep_on(team.awaited, seen, ATTEND_EVERY_AT_MOST)
-    store_relaxed_int(&team.status.asleep, 0)
+    store_relaxed_int(word, AWAKE)
 
 
 cdef void wake_sleepers(Team *team, const uint64_t *flag) noexcept nogil:
@@ -248,7 +296,7 @@ cdef void wake_sleepers(Team *team, const uint64_t *flag) noexcept nogil:
     cdef int rank
     fence_full()
     for rank in range(team.size):
-        if load_relaxed_int(&status_of(&team.layout, team.base, rank).asleep):
+        if load_relaxed_int(asleep_of(&team.layout, team.base, rank)) == ASLEEP_ON_FLAG:
             wake_all(flag)
             return
 
@@ -281,8 +329,8 @@ cdef int init_team(Team *team, uint64_t start) noexcept nogil:
         team.proven[0][bank] = team.proven[1][bank] = start - 1
     team.spin = 0 if team.oversubscribed else POLLS_BEFORE_YIELD
     team.attend_every = ATTEND_EVERY
-    team.sleep_after = SLEEP_AFTER
-    team.attended = team.attendant_called = monotonic_ns()
+    team.sleep_after = SLEEP_AFTER_SHARED if team.oversubscribed else SLEEP_AFTER
+    team.attended = team.attendant_called = team.began = monotonic_ns()
     for bank in range(layout.banks):
         for kind in range(2):
             store_release(bank_field(layout, team.base, team.rank, kind, bank), start)
@@ -318,6 +366,7 @@ cdef void begin_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept n
     team.signature = signature
     team.nbytes = nbytes
     publish_call(team, 0)
+    wake_who_sleeps(team)
 
 
 cdef void begin_mpi_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil:

@@ -61,6 +61,7 @@ cdef bytes _MAGIC = b"smcoll heap\x00\x00\x00\x00\x01"
 
 cdef enum:
     MADV_COLLAPSE = 25         # Linux 6.1; the C library's headers may be older
+    RESERVED_AT_ONCE = 4 << 20
     HUGE_PAGE = 2 << 20
     KEEP_FREE = 64 << 20       # bytes of free pages that stay reserved: glibc keeps as much
     GROWTH = 32 << 20          # bytes between two looks at the cgroup's limit
@@ -224,21 +225,27 @@ cdef bint may_grow(size_t nbytes) noexcept with gil:
 
 
 cdef bint reserve(uint32_t page, uint32_t end) noexcept nogil:
-    """Reserve pages that aren't, all of one huge page; as such, where no other page of it is free.
+    """Reserve pages that aren't; as huge pages, where these have no other free pages.
 
     Asking for a huge page (MADV_COLLAPSE) does not depend on the system's setting for shared
-    memory, which is "never" on most; and one that is new, but for the page by which the kernel
-    knows the place, costs a quarter of what 512 small ones do.
+    memory, which is "never" on most; and one that is new costs a quarter of what 512 small ones do.
     """
-    cdef uint32_t start = page - page % HUGE
-    cdef bint whole = (heap.huge
-                       and memchr(&heap.backed[start], 0, page - start) == NULL
-                       and memchr(&heap.backed[end], 0, start + HUGE - end) == NULL)
-    if whole:
-        if not reserve_each(page, page + 1):
-            return False
-        if (madvise(heap.base + <size_t> start * PAGE, HUGE_PAGE, MADV_COLLAPSE) != 0
-                and errno != EAGAIN):
+    # The huge pages that lie in here, or whose other pages are reserved already.
+    cdef uint32_t start = page - page % HUGE, stop = end - end % HUGE, at
+    if memchr(&heap.backed[start], 0, page - start) != NULL:
+        start += HUGE
+    if stop < end and memchr(&heap.backed[end], 0, stop + HUGE - end) == NULL:
+        stop += HUGE
+    if heap.huge and start < stop:
+        # The kernel knows the place of a huge page by a page in it.
+        at = page
+        while at < stop:
+            if not reserve_each(at, at + 1):
+                return False
+            at += HUGE - at % HUGE
+        # All at once: each request makes every CPU put away what it has in hand.
+        if (madvise(heap.base + <size_t> start * PAGE, <size_t> (stop - start) * PAGE,
+                    MADV_COLLAPSE) != 0 and errno != EAGAIN):
             # An older kernel, one that denies them, or no memory in one piece: to ask again and
             # again would cost more than it gains.
             heap.huge = False
@@ -246,25 +253,33 @@ cdef bint reserve(uint32_t page, uint32_t end) noexcept nogil:
 
 
 cdef bint reserve_each(uint32_t page, uint32_t end) noexcept nogil:
-    # Not many at once: before Linux 6.12 any signal undoes all of a call's work.
-    cdef int status = EINTR
-    while status == EINTR:
-        status = posix_fallocate(heap.descriptor, <long> page * PAGE, <long> (end - page) * PAGE)
-    return status == 0
+    cdef uint32_t piece
+    cdef int status
+    while page < end:
+        # Not many at once: before Linux 6.12 any signal undoes all of a call's work.
+        piece = min(end - page, <uint32_t> (RESERVED_AT_ONCE // PAGE))
+        status = EINTR
+        while status == EINTR:
+            status = posix_fallocate(heap.descriptor, <long> page * PAGE, <long> piece * PAGE)
+        if status != 0:
+            return False
+        page += piece
+    return True
 
 
-cdef bint back(uint32_t first, uint32_t length, bint zeroed) noexcept nogil:
-    """Reserve the pages of a block that aren't; ``zeroed``: clear those that are."""
+cdef bint back(uint32_t first, uint32_t length, uint32_t cleared) noexcept nogil:
+    """Reserve the pages of an extent that aren't; of its first ``cleared`` clear those that are."""
     cdef uint32_t page = first, end = first + length, run
     cdef void *found
     while page < end:
         found = memchr(&heap.backed[page], 1 - heap.backed[page], end - page)
         run = end if found == NULL else <uint32_t> (<uint8_t *> found - heap.backed)
         if heap.backed[page]:
-            if zeroed:
-                memset(heap.base + <size_t> page * PAGE, 0, <size_t> (run - page) * PAGE)
+            if page < first + cleared:
+                memset(heap.base + <size_t> page * PAGE, 0,
+                       <size_t> (min(run, first + cleared) - page) * PAGE)
         else:
-            run = min(run, page - page % HUGE + HUGE)
+            run = min(run, page - page % HUGE + <uint32_t> (GROWTH // PAGE))
             if not reserve(page, run):
                 return False
             memset(&heap.backed[page], 1, run - page)
@@ -311,9 +326,10 @@ cdef uint32_t rest_of_huge_page(uint32_t first, uint32_t length) noexcept nogil:
     """
     cdef uint32_t behind = first + length
     cdef uint32_t rest = (HUGE - behind % HUGE) % HUGE
-    if not heap.huge or rest == 0 or heap.extents[behind].used:
+    if (not heap.huge or rest == 0 or heap.idle > KEEP_FREE or heap.extents[behind].used
+            or heap.extents[behind].length < rest):
         return 0
-    return rest if heap.extents[behind].length >= rest else 0
+    return rest
 
 
 cdef void widen(uint32_t first, uint32_t length, uint32_t more) noexcept nogil:
@@ -327,12 +343,23 @@ cdef void widen(uint32_t first, uint32_t length, uint32_t more) noexcept nogil:
 
 cdef void *heap_allocate(size_t nbytes, bint zeroed) noexcept nogil:
     """A block, reserved; NULL where none can be had. Any thread, with or without the GIL."""
-    cdef uint32_t length, first, more = 0
-    cdef size_t had, missing
-    cdef bint look
+    cdef uint32_t length
+    cdef void *block
     if not heap_ready() or nbytes > heap.size:
         return NULL
     length = pages_for(nbytes)
+    block = allocate_pages(length, length if zeroed else 0, True)
+    if block == NULL and heap.huge:
+        # There may be room for the block, though not for the rest of a huge page.
+        block = allocate_pages(length, length if zeroed else 0, False)
+    return block
+
+
+cdef void *allocate_pages(uint32_t length, uint32_t cleared, bint wide) noexcept nogil:
+    """``cleared``: pages that are to be zero; ``wide``: reserve the rest of a huge page, too."""
+    cdef uint32_t first, more = 0
+    cdef size_t had, missing
+    cdef bint look
     pthread_mutex_lock(&heap.mutex)
     first = take(length)
     if first == NONE:
@@ -345,12 +372,13 @@ cdef void *heap_allocate(size_t nbytes, bint zeroed) noexcept nogil:
             put_back(first, length)
             pthread_mutex_unlock(&heap.mutex)
             return NULL
-        more = rest_of_huge_page(first, length)
+        if wide:
+            more = rest_of_huge_page(first, length)
         if heap.reserved + missing + <size_t> more * PAGE > heap.limit:
             more = 0
         if more > 0:
             widen(first, length, more)
-            had = backed_bytes(first, length + more)
+            had += backed_bytes(first + length, more)
             missing = <size_t> (length + more) * PAGE - had
     heap.idle -= had
     heap.reserved += missing
@@ -358,7 +386,8 @@ cdef void *heap_allocate(size_t nbytes, bint zeroed) noexcept nogil:
     look = missing > 0 and heap.reserved > heap.looked
     pthread_mutex_unlock(&heap.mutex)
     # The extent is ours now: its pages need no mutex.
-    if (look and not may_grow(missing)) or not back(first, length + more, zeroed):
+    if (look and not may_grow(missing)) or not back(first, length + more, cleared):
+        give_pages_back(first, length + more)
         pthread_mutex_lock(&heap.mutex)
         missing = <size_t> (length + more) * PAGE - had
         had = backed_bytes(first, length + more)
@@ -483,7 +512,9 @@ cdef void _after_fork_child() noexcept nogil:
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
     while copy != <char *> MAP_FAILED and page < heap.pages:
         length = heap.extents[page].length
-        if heap.extents[page].used and heap.backed[page]:
+        # Another thread may be about to reserve it: then nobody has it yet.
+        if (heap.extents[page].used and heap.backed[page]
+                and heap.backed[page + length - 1]):
             memcpy(copy + <size_t> page * PAGE, heap.base + <size_t> page * PAGE,
                    <size_t> length * PAGE)
         page += length
@@ -519,8 +550,7 @@ cdef char *map_aligned(int descriptor, size_t size) except NULL:
         raise error
     if before > 0:
         munmap(where, before)
-    if before < HUGE_PAGE:
-        munmap(where + before + size, HUGE_PAGE - before)
+    munmap(where + before + size, HUGE_PAGE - before)
     madvise(where + before, size, MADV_HUGEPAGE)
     return where + before
 

@@ -393,6 +393,11 @@ cdef class Member:
         return self.team.oversubscribed
 
     @property
+    def woken(self):
+        """How often another rank, by beginning a call, has ended a sleep of this one."""
+        return self.team.woken
+
+    @property
     def calls(self):
         """Number of the last call: the same on every rank between two collectives."""
         return self.team.call

@@ -41,7 +41,6 @@ cdef struct Status:
     uint64_t left              # 1: freed in good order
     uint64_t current_call      # last call published in the ring
     int busy                   # 1 while this rank is in a call (atomics.h: try_lock, unlock)
-    int asleep                 # 1 while this rank sleeps until who posts wakes it
     uint64_t waiting_since     # of the wait below, monotonic ns (stored before it)
     uint64_t awaited           # in a long wait: 1 + the rank waited for, AWAITS_MPI; else 0
 
@@ -55,6 +54,7 @@ cdef struct Layout:
     size_t inline_size, rooted_inline_size   # largest payloads of the two
     int ring_entries
     # offsets inside a rank's range
+    size_t asleep              # a line of its own: the others look at it in every call
     size_t bank_fields         # 2 x banks lines: the data banks', then the inline banks' barriers
     size_t ring
     size_t exchange
@@ -88,6 +88,11 @@ cdef inline char *rank_range(const Layout *layout, char *base, int rank) noexcep
 
 cdef inline Status *status_of(const Layout *layout, char *base, int rank) noexcept nogil:
     return <Status *> rank_range(layout, base, rank)
+
+
+# Whether and how the rank sleeps in a wait (barrier.pxd), for who could wake it.
+cdef inline int *asleep_of(const Layout *layout, char *base, int rank) noexcept nogil:
+    return <int *> (rank_range(layout, base, rank) + layout.asleep)
 
 
 # kind 0: barrier of a data bank, 1: of a bank of rooted inline slots.

@@ -39,7 +39,7 @@ STATUS_BYTES = sizeof(Status)
 PUBLISHED_BYTES = sizeof(Published)
 WAITS_FOR_MPI = AWAITS_MPI
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_MAGIC = b"smcoll\x00\x01"
+_MAGIC = b"smcoll\x00\x02"
 # magic, nonce, total bytes, ranks, banks, segments, segment_size
 _HEADER = struct.Struct("=8s16sQQQQQ")
 # Names that this process has open: closing a second descriptor of such a file would drop the
@@ -95,6 +95,8 @@ cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size
     layout.ring_entries = 4
     while layout.ring_entries < 2 * banks * segments + CALLS_AHEAD_IN_STREAMS + 4:
         layout.ring_entries *= 2
+    layout.asleep = at
+    at += LINE_BYTES
     layout.bank_fields = at
     at += 2 * banks * LINE_BYTES
     layout.ring = at

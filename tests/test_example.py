@@ -13,8 +13,9 @@ import pytest
 from smcoll import launch
 
 KMEANS = Path(__file__).resolve().parents[1] / "examples" / "kmeans.py"
-SWEEP, PEERS, SUMMARY = (Path(__file__).resolve().parents[1] / "bench" / name
-                         for name in ("sweep.py", "peers.py", "summary.py"))
+SWEEP, PEERS, SUMMARY, LATE_RANK = (
+    Path(__file__).resolve().parents[1] / "bench" / name
+    for name in ("sweep.py", "peers.py", "summary.py", "late_rank.py"))
 
 
 def run(*arguments):
@@ -87,3 +88,16 @@ def test_peers_and_summary_scripts_show_the_fastest_peer(tmp_path):
     scan = next(line for line in summary.stdout.splitlines() if line.startswith("| scan"))
     ratios = [row["ratio"] for row in rows if row["collective"] == "scan"]
     assert [cell.strip(" *") for cell in scan.split("|")[2:-1]] == [f"{x:.2f}" for x in ratios]
+
+
+def test_late_ranks_are_measured_on_both_layers(tmp_path):
+    file = tmp_path / "late.json"
+    result = run(LATE_RANK, "-n", 3, "--late", "0.1,3", "--rounds", 2, "--calls", 1, "--json", file)
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(file.read_text())["rows"]
+    assert [(row["late_ms"], row["ranks"]) for row in rows] == [(0.1, 3), (3, 3)]
+    assert all(0 < row[f"{name}_us"] <= row[f"{name}_us_90"] and row[f"{name}_cpu_ms"] >= 0
+               for row in rows for name in ("mpi", "smcoll"))
+    assert "late by ms" in result.stdout
+    result = run(LATE_RANK, "-n", 1)
+    assert result.returncode == 2 and "at least 2 ranks" in result.stderr

@@ -118,7 +118,7 @@ class Samples:
 def communicators(world, heap: bool) -> Iterator[dict[str, Any]]:
     """A communicator of each layer with all ranks, freed at the end.
 
-    ``heap``: with smcoll's twice, one that stages wherever arrays lie, one that does not. ValueError
+    ``heap``: smcoll's twice, one that stages wherever arrays lie, one that does not. ValueError
     where there can be no heap.
     """
     from mpi4py import MPI

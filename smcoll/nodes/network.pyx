@@ -393,6 +393,8 @@ cdef bint parcel_at_rest(Parcel parcel):
 
 cdef bint nothing_awaited(void *context) noexcept with gil:
     cdef Network self = <Network> context
+    if self.error is not None:
+        return True                # asked again
     try:
         return self.all_here()
     except BaseException as error:
