@@ -111,7 +111,7 @@ cdef struct Team:
     int64_t attendant_called   # when it was called itself (monotonic ns, both)
     int64_t attend_every
     int64_t began              # the last call (monotonic ns), of more than a few ranks
-    uint64_t woken             # how often another rank ended a sleep of this one
+    uint64_t woken             # how often another rank, by beginning a call, cut a pause short
     Sleeping sleeping          # in this call, for an inline line; who posts it wakes who sleeps
     Sleeping may_sleep         # in this wait
     int64_t sleep_after        # a wait that is longer (ns) sleeps between its polls
@@ -147,7 +147,8 @@ cdef inline uint64_t pack_signature(int collective, int op, int element_type, in
 cdef int init_team(Team *team, uint64_t start) noexcept nogil
 cdef void begin_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil
 cdef void begin_mpi_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil
-# Asked again and again in a wait. Sets team.awaited_rank where it answers no.
+# Asked again and again in a wait. Sets team.awaited_rank where it answers no, or leaves it at -1:
+# what MPI brings.
 ctypedef bint (*condition)(void *context) noexcept nogil
 
 cdef int wait_until(Team *team, condition holds, void *context) noexcept nogil

@@ -59,7 +59,8 @@ cdef int64_t ATTEND_EVERY_AT_MOST = 1_000_000
 cdef int64_t WATCH_EVERY = 1_000_000
 cdef int64_t SLEEP_AFTER = 1_500_000
 cdef int64_t SLEEP_AFTER_SHARED = 1_000_000    # ranks outnumber CPUs: others could use this one
-cdef int64_t SLEEP_AT_MOST = 4_000_000         # each costs 50 us of CPU: 5 ms in a wait of 100
+cdef int64_t SLEEP_AT_LEAST = 100_000          # each costs 50 us of CPU
+cdef int64_t SLEEP_AT_MOST = 4_000_000         # of 1 ms they took 5 ms of a wait of 100
 cdef int64_t SLEEP_AGAIN_AFTER = 200_000       # woken: somebody is about to post
 cdef int64_t STAYS_BUSY = 500_000
 
@@ -155,9 +156,9 @@ cdef int wait_until(Team *team, condition holds, void *context) noexcept nogil:
     """The one wait: until ``holds(context)``.
 
     Spins for a bounded number of polls (none where ranks outnumber CPUs: the awaited rank may need
-    this one), then yields, after a millisecond sleeps in growing steps, or until another rank
-    begins a call; attends to the rest of the world all along. DONE or a FAILED code. Gives the GIL up before it yields; the call's end takes
-    it back.
+    this one), then yields, after a millisecond or so sleeps in growing steps, each until another
+    rank begins a call; attends to the rest of the world all along. DONE or a FAILED code. Gives the
+    GIL up before it yields; the call's end takes it back.
     """
     cdef int _poll
     for _poll in range(team.spin):
@@ -193,13 +194,27 @@ cdef int wait_long(Team *team, condition holds, void *context) noexcept nogil:
     return status
 
 
+cdef enum SleepEnd:
+    SLEPT                      # to its end, or for nothing
+    CUT_SHORT                  # the awaited rank is about to post
+    HOLDS                      # what was waited for is there
+
+
+# What the rank that is waited for was doing when this one last looked.
+cdef struct Seen:
+    int rank
+    uint64_t call
+    bint is_in_this_call       # or past it
+
+
 cdef int wait_attending(Team *team, condition holds, void *context) noexcept nogil:
     cdef int64_t started = monotonic_ns(), now, interval, pause
     cdef int64_t since = started, busy = team.sleep_after
-    cdef int *word = asleep_of(&team.layout, team.base, team.rank)
     cdef int status, blamed
-    cdef bint woken
+    cdef SleepEnd outcome
+    cdef Seen seen
     cdef bint sleeps = team.may_sleep == SLEEP_AT_ONCE
+    seen.rank = -1
     if team.holds_gil and team.thread_state == NULL:
         team.thread_state = PyEval_SaveThread()
     while True:
@@ -230,30 +245,53 @@ cdef int wait_attending(Team *team, condition holds, void *context) noexcept nog
             since = now
             busy = min(team.sleep_after, SLEEP_AGAIN_AFTER)
         elif team.attend_every > 0 and now - since > busy and not sleeps:
-            pause = (now - since) // 8
+            pause = max((now - since) // 8, SLEEP_AT_LEAST)
             if team.awaited_rank < 0:
                 # What MPI brings wakes nobody.
-                sleep_for(word, AWAKE, min(pause, ATTEND_EVERY_AT_MOST))
+                sleep_for(asleep_of(&team.layout, team.base, team.rank), AWAKE,
+                          min(pause, ATTEND_EVERY_AT_MOST))
                 continue
-            # Without a wake-up, who was waited for long would find the others asleep. It is a hint:
-            # one that comes between this look and the sleep is lost and costs the pause.
-            store_relaxed_int(word, ASLEEP)
-            fence_full()
-            if holds(context):
-                store_relaxed_int(word, AWAKE)
+            outcome = sleep_a_while(team, holds, context, &seen, min(pause, SLEEP_AT_MOST))
+            if outcome == HOLDS:
                 return DONE
-            woken = sleep_for(word, ASLEEP, min(pause, SLEEP_AT_MOST))
-            store_relaxed_int(word, AWAKE)
-            if woken and has_begun(team, team.awaited_rank):
+            if outcome == CUT_SHORT:
                 team.woken += 1
                 since = monotonic_ns()
                 busy = min(team.sleep_after, SLEEP_AGAIN_AFTER)
 
 
-cdef inline bint has_begun(Team *team, int rank) noexcept nogil:
-    """Whether a rank is in this call, or past it."""
-    cdef Status *status = status_of(&team.layout, team.base, rank)
-    return <int64_t> (load_relaxed(&status.current_call) - team.call) >= 0
+cdef SleepEnd sleep_a_while(Team *team, condition holds, void *context, Seen *seen,
+                            int64_t ns) noexcept nogil:
+    """Leave the CPU for a pause, or until another rank begins a call.
+
+    Without a wake-up, who was waited for long would find the others asleep. It is a hint: one that
+    comes between the last look and the sleep is lost and costs the pause.
+    """
+    cdef int *word = asleep_of(&team.layout, team.base, team.rank)
+    cdef bint woken = False, moved
+    store_relaxed_int(word, ASLEEP)
+    fence_full()
+    if holds(context):
+        store_relaxed_int(word, AWAKE)
+        return HOLDS
+    moved = has_moved(team, seen)
+    if not moved:
+        woken = sleep_for(word, ASLEEP, ns)
+        moved = has_moved(team, seen)
+    store_relaxed_int(word, AWAKE)
+    # The awaited rank may itself have waited for the one that woke us.
+    return CUT_SHORT if moved or (woken and seen.is_in_this_call) else SLEPT
+
+
+cdef bint has_moved(Team *team, Seen *seen) noexcept nogil:
+    """Whether the awaited rank has begun a call since the last look."""
+    cdef Status *status = status_of(&team.layout, team.base, team.awaited_rank)
+    cdef uint64_t call = load_relaxed(&status.current_call)
+    cdef bint moved = seen.rank == team.awaited_rank and call != seen.call
+    seen.rank = team.awaited_rank
+    seen.call = call
+    seen.is_in_this_call = <int64_t> (call - team.call) >= 0
+    return moved
 
 
 cdef inline void wake_who_sleeps(Team *team) noexcept nogil:

@@ -344,35 +344,41 @@ cdef void widen(uint32_t first, uint32_t length, uint32_t more) noexcept nogil:
 cdef void *heap_allocate(size_t nbytes, bint zeroed) noexcept nogil:
     """A block, reserved; NULL where none can be had. Any thread, with or without the GIL."""
     cdef uint32_t length
+    cdef bint wide = True
     cdef void *block
     if not heap_ready() or nbytes > heap.size:
         return NULL
     length = pages_for(nbytes)
-    block = allocate_pages(length, length if zeroed else 0, True)
-    if block == NULL and heap.huge:
+    block = allocate_pages(length, length if zeroed else 0, &wide)
+    if block == NULL and wide:
         # There may be room for the block, though not for the rest of a huge page.
-        block = allocate_pages(length, length if zeroed else 0, False)
+        wide = False
+        block = allocate_pages(length, length if zeroed else 0, &wide)
     return block
 
 
-cdef void *allocate_pages(uint32_t length, uint32_t cleared, bint wide) noexcept nogil:
-    """``cleared``: pages that are to be zero; ``wide``: reserve the rest of a huge page, too."""
+cdef void *allocate_pages(uint32_t length, uint32_t cleared, bint *wide) noexcept nogil:
+    """``cleared``: pages that are to be zero. ``wide``: reserve the rest of a huge page, too; set
+    to whether that was asked for.
+    """
     cdef uint32_t first, more = 0
     cdef size_t had, missing
-    cdef bint look
+    cdef bint look, refused
     pthread_mutex_lock(&heap.mutex)
     first = take(length)
     if first == NONE:
+        wide[0] = False
         pthread_mutex_unlock(&heap.mutex)
         return NULL
     had = backed_bytes(first, length)
     missing = <size_t> length * PAGE - had
     if missing > 0:
         if heap.reserved + missing > heap.limit:
+            wide[0] = False
             put_back(first, length)
             pthread_mutex_unlock(&heap.mutex)
             return NULL
-        if wide:
+        if wide[0]:
             more = rest_of_huge_page(first, length)
         if heap.reserved + missing + <size_t> more * PAGE > heap.limit:
             more = 0
@@ -380,18 +386,21 @@ cdef void *allocate_pages(uint32_t length, uint32_t cleared, bint wide) noexcept
             widen(first, length, more)
             had += backed_bytes(first + length, more)
             missing = <size_t> (length + more) * PAGE - had
+    wide[0] = more > 0
     heap.idle -= had
     heap.reserved += missing
     heap.blocks += 1
     look = missing > 0 and heap.reserved > heap.looked
     pthread_mutex_unlock(&heap.mutex)
     # The extent is ours now: its pages need no mutex.
-    if (look and not may_grow(missing)) or not back(first, length + more, cleared):
-        give_pages_back(first, length + more)
+    refused = look and not may_grow(missing)
+    if refused or not back(first, length + more, cleared):
+        if not refused:
+            give_pages_back(first, length + more)
         pthread_mutex_lock(&heap.mutex)
-        missing = <size_t> (length + more) * PAGE - had
         had = backed_bytes(first, length + more)
         heap.reserved -= <size_t> (length + more) * PAGE - had
+        heap.looked = min(heap.looked, heap.reserved + GROWTH)
         heap.idle += had
         heap.blocks -= 1
         put_back(first, length + more)

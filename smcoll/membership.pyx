@@ -394,7 +394,7 @@ cdef class Member:
 
     @property
     def woken(self):
-        """How often another rank, by beginning a call, has ended a sleep of this one."""
+        """How often another rank, by beginning a call, has cut short a pause in a long wait."""
         return self.team.woken
 
     @property
