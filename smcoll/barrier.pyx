@@ -68,7 +68,7 @@ cdef int64_t STAYS_BUSY = 500_000
 cdef class Attendant:
     """What a long wait does besides waiting: MPI's progress, signals, and the watch over peers.
 
-    ``poke()`` drives MPI; ``watch(rank, seconds)`` is called about every millisecond of a wait and
+    ``poke()`` drives MPI; ``watch(rank, seconds)`` is called every 1 to 4 ms of a wait and
     answers 0 or one of the FAILED codes. Both are set by the layer that knows MPI.
     """
 

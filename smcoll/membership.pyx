@@ -257,7 +257,7 @@ cdef class Member:
         return signature, nbytes
 
     def watch(self, int rank, double seconds):
-        """About every millisecond of a wait for ``rank``: 0, or why the wait can't succeed."""
+        """Every 1 to 4 ms of a wait for ``rank``: 0, or why the wait can't succeed."""
         cdef Team *team = &self.team
         cdef int other
         cdef int64_t now
