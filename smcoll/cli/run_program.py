@@ -6,6 +6,7 @@ import os
 import runpy
 import signal
 import sys
+import time
 
 
 def run_program(program: list[str], module: bool) -> None:
@@ -36,6 +37,8 @@ def end_job(error: BaseException) -> None:
     """
     from mpi4py import MPI
 
+    from ..errors import PeerError
+
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     else:
@@ -49,6 +52,9 @@ def end_job(error: BaseException) -> None:
         print(error.code, file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
+    if isinstance(error, PeerError):
+        # That rank may be ending the job itself; the launcher takes the first exit code that comes.
+        time.sleep(1)
     MPI.COMM_WORLD.Abort(code)
 
 
