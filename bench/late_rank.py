@@ -12,7 +12,6 @@ percentile.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -92,7 +91,7 @@ def report(arguments: argparse.Namespace, rows: list[dict]) -> None:
         meta = {"command": ["python", "bench/late_rank.py", *sys.argv[1:]],
                 "mpi": f"{vendor} {'.'.join(map(str, version))}", "versions": info.versions(),
                 "machine": info.machine_facts(), "date": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-        arguments.json.write_text(json.dumps({"meta": meta, "rows": rows}, indent=1) + "\n")
+        output.write_json(arguments.json, {"meta": meta, "rows": rows})
 
 
 def main() -> int:

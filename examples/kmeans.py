@@ -152,7 +152,7 @@ def run_rank(arguments: argparse.Namespace) -> int:
         # What smcoll.install(heap=True) does for a whole program.
         heap_arrays.use()
         makers["smcoll"] = lambda: smcoll.Comm(world, smcoll.Config(heap=False))
-        makers["heap"] = lambda: smcoll.Comm(world, smcoll.Config(heap=True))
+        makers["heap"] = lambda: smcoll.Comm(world, smcoll.Config(heap=True, strict=True))
     layers = list(makers) if arguments.layer == "both" else [arguments.layer]
     watches = {layer: Stopwatch(makers[layer]()) for layer in layers}
     for watch in watches.values():

@@ -66,19 +66,8 @@ static inline const uint32_t *low_half(const uint64_t *word)
     return (const uint32_t *)word + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
 }
 
-/* Sleep until `wake_all`, at most so many nanoseconds; not at all where the word is not `seen`. */
-static inline void sleep_on(const uint64_t *word, uint64_t seen, int64_t ns)
-{
-    struct timespec limit = {ns / 1000000000, ns % 1000000000};
-    syscall(SYS_futex, low_half(word), FUTEX_WAIT, (uint32_t)seen, &limit, NULL, 0);
-}
-
-static inline void wake_all(const uint64_t *word)
-{
-    syscall(SYS_futex, low_half(word), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
-
-/* The same on a word that nobody stores but the sleeper; whether `wake` ended it. */
+/* Sleep until `wake`, at most so many nanoseconds; not at all where the word is not `seen`. True
+   where `wake` ended it. */
 static inline int sleep_for(const int *word, int seen, int64_t ns)
 {
     struct timespec limit = {ns / 1000000000, ns % 1000000000};
@@ -88,6 +77,17 @@ static inline int sleep_for(const int *word, int seen, int64_t ns)
 static inline void wake(const int *word)
 {
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* The same on a flag. */
+static inline void sleep_on(const uint64_t *word, uint64_t seen, int64_t ns)
+{
+    sleep_for((const int *)low_half(word), (int)(uint32_t)seen, ns);
+}
+
+static inline void wake_all(const uint64_t *word)
+{
+    wake((const int *)low_half(word));
 }
 
 /* 0 -> 1 by one thread only; the loser sees 0 returned. */
