@@ -201,7 +201,7 @@ cdef class MemberWithMemory(Member):
     @property
     def bytes_mapped(self):
         """Size of the communicator's whole mapping."""
-        return self.mapping.bytes_total
+        return self.mapping.bytes_mapped
 
     @property
     def bytes_reserved(self):

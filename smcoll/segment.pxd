@@ -72,7 +72,12 @@ cdef struct Layout:
     size_t chunks
     size_t streams             # bytes of the streams' range
     size_t data                # bytes of the data regions
-    size_t stride              # bytes of a rank's whole range
+    # Where the data regions fill a huge page, each part of a range begins at one, and gaps of the
+    # sparse file lie before them. So a rank's memory is less than its stride.
+    size_t alignment           # bytes: of a huge page, or of a page
+    size_t streams_at          # offset inside a rank's range; its control pages are at 0
+    size_t data_at
+    size_t stride              # bytes from one rank's range to the next
     size_t header              # bytes before rank 0's range
     size_t total
 
@@ -128,14 +133,14 @@ cdef inline Line *segment_line(const Layout *layout, char *base, int rank, int b
 
 cdef inline char *data_region(const Layout *layout, char *base, int rank, int bank,
                               int segment) noexcept nogil:
-    return (rank_range(layout, base, rank) + layout.control + layout.streams
+    return (rank_range(layout, base, rank) + layout.data_at
             + <size_t> (bank * layout.segments + segment) * layout.segment_size)
 
 
 # How many cells from `source` the owner of the word, `rank`, has read.
 cdef inline uint64_t *credit_word(const Layout *layout, char *base, int rank,
                                   int source) noexcept nogil:
-    return <uint64_t *> (rank_range(layout, base, rank) + layout.control + layout.credits
+    return <uint64_t *> (rank_range(layout, base, rank) + layout.streams_at + layout.credits
                          + <size_t> source * LINE_BYTES)
 
 
@@ -154,14 +159,14 @@ cdef inline size_t ring_to(int rank, int destination) noexcept nogil:
 # Cell and chunk number `count` (from 1) of the stream from `rank` to `destination`.
 cdef inline Line *stream_line(const Layout *layout, char *base, int rank, int destination,
                               uint64_t count) noexcept nogil:
-    return <Line *> (rank_range(layout, base, rank) + layout.control + layout.cells
+    return <Line *> (rank_range(layout, base, rank) + layout.streams_at + layout.cells
                      + (ring_to(rank, destination) * layout.stream_cells
                         + count % <uint64_t> layout.stream_cells) * layout.stream_cell)
 
 
 cdef inline char *stream_chunk(const Layout *layout, char *base, int rank, int destination,
                                uint64_t count) noexcept nogil:
-    return (rank_range(layout, base, rank) + layout.control + layout.chunks
+    return (rank_range(layout, base, rank) + layout.streams_at + layout.chunks
             + (ring_to(rank, destination) * layout.stream_cells
                + count % <uint64_t> layout.stream_cells) * layout.stream_chunk)
 
@@ -180,7 +185,6 @@ cdef class Mapping:
 
     cdef _create_named(self)
     cdef _create_memfd(self)
-    cdef _map(self)
     cdef _hold_lock(self)
     cdef _reserve(self, size_t offset, size_t length)
     cdef _map_of_peers(self, size_t offset, size_t length)

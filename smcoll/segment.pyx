@@ -1,8 +1,9 @@
 """The shared mapping of one communicator on one node (Graham & Shipman 2008, section 3).
 
 ``header | rank 0: control pages, streams, data regions | rank 1: ... | ...``: all that a rank owns
-is one contiguous range of whole pages, which it reserves and touches first itself, so that the
-pages lie on its NUMA node. A rank writes only its own range and may read all others.
+is one range of whole pages, which it reserves and touches first itself, so that the pages lie on
+its NUMA node: huge pages where there are any. A rank writes only its own range and may read all
+others.
 
 Nothing here knows MPI: who creates, who attaches and that all agree is the caller's business
 (``smcoll.establish``).
@@ -17,8 +18,9 @@ import posix_ipc
 
 from libc.errno cimport errno as c_errno
 from libc.string cimport memcmp, memcpy, memset
-from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
+from posix.mman cimport munmap
 
+from smcoll.huge_pages cimport HUGE_PAGE, make_huge, map_at_huge_page
 from smcoll.segment cimport AWAITS_MPI, Layout, Published, Status
 
 cdef extern from "sys/mman.h" nogil:
@@ -39,7 +41,7 @@ STATUS_BYTES = sizeof(Status)
 PUBLISHED_BYTES = sizeof(Published)
 WAITS_FOR_MPI = AWAITS_MPI
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_MAGIC = b"smcoll\x00\x02"
+_MAGIC = b"smcoll\x00\x03"
 # magic, nonce, total bytes, ranks, banks, segments, segment_size
 _HEADER = struct.Struct("=8s16sQQQQQ")
 # Names that this process has open: closing a second descriptor of such a file would drop the
@@ -55,6 +57,8 @@ cdef enum:
     # Measured: longer chunks gain nothing at 2 ranks and leave the caches at 8.
     STREAM_CHUNK_AT_MOST = 32768
     CALLS_AHEAD_IN_STREAMS = 27 * 8
+    # Measured: huge pages gain nothing for the streams of 2 ranks, and 5 to 10 % for those of 4.
+    STREAMS_WORTH_A_HUGE_PAGE = HUGE_PAGE // 4
 
 
 cdef size_t _round_up(size_t value, size_t unit) noexcept nogil:
@@ -114,8 +118,14 @@ cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size
     layout.streams = _round_up(
         layout.chunks + others * layout.stream_cells * layout.stream_chunk, page)
     layout.data = <size_t> banks * segments * segment_size
-    layout.stride = layout.control + layout.streams + layout.data
-    layout.header = page
+    layout.alignment = HUGE_PAGE if layout.data >= HUGE_PAGE else page
+    if (layout.alignment == HUGE_PAGE and stream_size >= HUGE_PAGE
+            and layout.streams >= STREAMS_WORTH_A_HUGE_PAGE):
+        layout.streams = max(layout.streams, <size_t> HUGE_PAGE)
+    layout.streams_at = _round_up(layout.control, layout.alignment)
+    layout.data_at = _round_up(layout.streams_at + layout.streams, layout.alignment)
+    layout.stride = _round_up(layout.data_at + layout.data, layout.alignment)
+    layout.header = layout.alignment               # one page of it is used
     layout.total = layout.header + ranks * layout.stride
     return 0
 
@@ -130,19 +140,26 @@ def memory_cost(config, int ranks):
 
     ``control`` is a few pages per rank and is all that is reserved until a call first needs the
     streams (Gather, Scatter, Alltoall and their kin; about ``stream_size``) or the data regions.
+    The file is sparse: ``mapped``, its size, has gaps before what begins at a huge page. The last
+    three keys are a rank's share of it, and where in that share its streams and data begin.
     """
     cdef Layout layout
+    cdef size_t page = PAGE
     compute_layout(&layout, ranks, config.banks, config.segments, config.segment_size,
                    config.inline_size, config.rooted_inline_size, config.stream_size)
     return {
-        "header": layout.header,
+        "header": page,
         "control": ranks * layout.control,
         "streams": ranks * layout.streams,
         "data": ranks * layout.data,
-        "total": layout.total,
+        "total": page + ranks * (layout.control + layout.streams + layout.data),
+        "mapped": layout.total,
         "control_per_rank": layout.control,
         "streams_per_rank": layout.streams,
         "data_per_rank": layout.data,
+        "mapped_per_rank": layout.stride,
+        "streams_at": layout.streams_at,
+        "data_at": layout.data_at,
     }
 
 
@@ -293,8 +310,8 @@ cdef class Mapping:
             self._create_named()
         else:
             self._create_memfd()
-        os.posix_fallocate(self.descriptor, 0, self.layout.header)
-        self._map()
+        os.posix_fallocate(self.descriptor, 0, PAGE)
+        self.base = map_at_huge_page(self.descriptor, self.layout.total)
         header = _HEADER.pack(_MAGIC, nonce, self.layout.total, self.layout.ranks,
                               self.layout.banks, self.layout.segments, self.layout.segment_size)
         memcpy(self.base, <const char *> header, _HEADER.size)
@@ -335,19 +352,12 @@ cdef class Mapping:
         if <size_t> facts.st_size != self.layout.total:
             raise OSError(errno.EINVAL, f"{name} has {facts.st_size} bytes, "
                           f"not {self.layout.total}")
-        self._map()
+        self.base = map_at_huge_page(self.descriptor, self.layout.total)
         header = _HEADER.pack(_MAGIC, nonce, self.layout.total, self.layout.ranks,
                               self.layout.banks, self.layout.segments, self.layout.segment_size)
         if memcmp(self.base, <const char *> header, _HEADER.size) != 0:
             raise OSError(errno.EINVAL, f"{name} is not the segment of this communicator")
         self._hold_lock()
-
-    cdef _map(self):
-        cdef void *where = mmap(NULL, self.layout.total, PROT_READ | PROT_WRITE, MAP_SHARED,
-                                self.descriptor, 0)
-        if where == MAP_FAILED:
-            raise OSError(c_errno, os.strerror(c_errno))
-        self.base = <char *> where
 
     cdef _hold_lock(self):
         # A POSIX lock dies with its process, in every PID namespace, zombie or not, and is not
@@ -360,12 +370,12 @@ cdef class Mapping:
 
     def reserve_data(self):
         """Reserve and first touch this rank's data regions. OSError (ENOSPC) when it can't be."""
-        self._reserve(self.layout.control + self.layout.streams, self.layout.data)
+        self._reserve(self.layout.data_at, self.layout.data)
         self.data_reserved = True
 
     def reserve_streams(self):
         """Reserve and first touch this rank's streams. OSError (ENOSPC) when it can't be."""
-        self._reserve(self.layout.control, self.layout.streams)
+        self._reserve(self.layout.streams_at, self.layout.streams)
         self.streams_reserved = True
 
     def map_data_of_peers(self):
@@ -373,11 +383,11 @@ cdef class Mapping:
 
         Only a matter of speed: a system that can't do it maps them as they are read.
         """
-        self._map_of_peers(self.layout.control + self.layout.streams, self.layout.data)
+        self._map_of_peers(self.layout.data_at, self.layout.data)
 
     def map_streams_of_peers(self):
         """The same for the other ranks' streams."""
-        self._map_of_peers(self.layout.control, self.layout.streams)
+        self._map_of_peers(self.layout.streams_at, self.layout.streams)
 
     cdef _map_of_peers(self, size_t offset, size_t length):
         cdef int rank
@@ -390,13 +400,13 @@ cdef class Mapping:
         """Return the pages of the data regions to the system (another rank could not have its)."""
         if self.data_reserved:
             self.data_reserved = False
-            self._give_back(self.layout.control + self.layout.streams, self.layout.data)
+            self._give_back(self.layout.data_at, self.layout.data)
 
     def give_streams_back(self):
         """Return the pages of the streams to the system (another rank could not have its)."""
         if self.streams_reserved:
             self.streams_reserved = False
-            self._give_back(self.layout.control, self.layout.streams)
+            self._give_back(self.layout.streams_at, self.layout.streams)
 
     cdef _give_back(self, size_t offset, size_t length):
         if madvise(rank_range(&self.layout, self.base, self.rank) + offset, length,
@@ -410,7 +420,11 @@ cdef class Mapping:
     cdef _reserve(self, size_t offset, size_t length):
         cdef char *start = rank_range(&self.layout, self.base, self.rank) + offset
         cdef size_t file_offset = start - self.base
+        cdef size_t whole = length - length % HUGE_PAGE
         os.posix_fallocate(self.descriptor, file_offset, length)
+        if self.layout.alignment == HUGE_PAGE and whole > 0:
+            # Only a matter of speed: an older system, or one that denies them, keeps small pages.
+            make_huge(start, whole)
         memset(start, 0, length)
 
     def unlink(self):
@@ -462,12 +476,17 @@ cdef class Mapping:
 
     @property
     def bytes_per_rank(self):
-        """Bytes of one rank's whole range."""
-        return self.layout.stride
+        """Bytes of memory in one rank's range, all of it reserved."""
+        return self.layout.control + self.layout.streams + self.layout.data
 
     @property
     def bytes_total(self):
-        """Size of the whole mapping."""
+        """Bytes of memory in the whole mapping, all of it reserved."""
+        return PAGE + self.layout.ranks * self.bytes_per_rank
+
+    @property
+    def bytes_mapped(self):
+        """Size of the whole mapping, a sparse file."""
         return self.layout.total
 
     def reserved_ranges(self):
@@ -475,9 +494,9 @@ cdef class Mapping:
         cdef size_t start = <size_t> rank_range(&self.layout, self.base, self.rank)
         ranges = [(start, self.layout.control)]
         if self.streams_reserved:
-            ranges.append((start + self.layout.control, self.layout.streams))
+            ranges.append((start + self.layout.streams_at, self.layout.streams))
         if self.data_reserved:
-            ranges.append((start + self.layout.control + self.layout.streams, self.layout.data))
+            ranges.append((start + self.layout.data_at, self.layout.data))
         return ranges
 
     @property

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
-import ctypes
 import gc
-import mmap
 import multiprocessing
 import os
 import pickle
 import random
-import re
 import subprocess
 import sys
 import threading
@@ -18,6 +15,7 @@ import time
 
 import numpy as np
 import pytest
+from huge_pages import HUGE_PAGE, bytes_in_huge_pages
 
 import smcoll
 from smcoll import heap, heap_arrays
@@ -240,52 +238,12 @@ def test_ctrl_c_while_the_heap_grows_is_not_lost(numpy_in_heap, monkeypatch):
 
 # ---------------------------------------------------------------------- pages
 
-HUGE_PAGE = 2 << 20
-MAP_FIXED = 0x10
-MADV_COLLAPSE = 25
-
-
-@pytest.fixture
-def huge_pages():
-    """A kernel that makes huge pages of shared memory on request; it is asked for one."""
-    descriptor = os.memfd_create("trial")
-    os.ftruncate(descriptor, 2 * HUGE_PAGE)
-    # Of one huge page's length more than needed, to begin at a boundary.
-    space = mmap.mmap(-1, 3 * HUGE_PAGE)
-    view = ctypes.c_char.from_buffer(space)
-    where = -(-ctypes.addressof(view) // HUGE_PAGE) * HUGE_PAGE
-    system = ctypes.CDLL(None, use_errno=True)
-    system.mmap.restype = ctypes.c_void_p
-    assert system.mmap(ctypes.c_void_p(where), ctypes.c_size_t(HUGE_PAGE),
-                       mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | MAP_FIXED,
-                       descriptor, ctypes.c_long(0)) == where
-    ctypes.memset(where, 1, 1)
-    if system.madvise(ctypes.c_void_p(where), ctypes.c_size_t(HUGE_PAGE), MADV_COLLAPSE) != 0:
-        pytest.skip(f"no huge pages of shared memory: {os.strerror(ctypes.get_errno())}")
-    del view
-    space.close()
-    os.close(descriptor)
-
-
-def bytes_in_huge_pages(array) -> int:
-    """Of the mapping that an array lies in."""
-    inside = False
-    with open("/proc/self/smaps") as smaps:
-        for line in smaps:
-            if found := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
-                begin, end = (int(text, 16) for text in found.groups())
-                inside = begin <= array.ctypes.data < end
-            elif inside and line.startswith("ShmemPmdMapped:"):
-                return int(line.split()[1]) << 10
-    raise LookupError("no such mapping")
-
-
 def test_the_heap_grows_by_huge_pages(huge_pages):
-    before = bytes_in_huge_pages(smcoll.zeros(1))
+    before = bytes_in_huge_pages(smcoll.zeros(1).ctypes.data)
     # More than may lie idle, so that it grows.
     array = smcoll.empty(100 << 20, "u1")
     array[::PAGE] = 1
-    assert bytes_in_huge_pages(array) - before >= 100 << 20 >> 1
+    assert bytes_in_huge_pages(array.ctypes.data) - before >= 100 << 20 >> 1
     del array
     assert not smcoll.zeros(100 << 20, "u1").any()
 

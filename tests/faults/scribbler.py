@@ -29,16 +29,18 @@ LINE = 128
 def places(ranks: int, settings: dict):
     """Ranges of words to write into: control pages and the beginning of the streams, by rank."""
     cost = memory_cost(smcoll.Config(**settings), ranks)
-    control, streams = cost["control_per_rank"], cost["streams_per_rank"]
-    stride = control + streams + cost["data_per_rank"]
+    stride = cost["mapped_per_rank"]
+    rank_0 = cost["mapped"] - ranks * stride
     cells = 128 * ranks + 256 * 8 * max(1, ranks - 1)
     for rank in range(ranks):
-        first = cost["header"] + rank * stride
-        yield range(first, first + control, LINE)
-        yield range(first + control, first + control + cells, LINE)
+        first = rank_0 + rank * stride
+        yield range(first, first + cost["control_per_rank"], LINE)
+        streams = first + cost["streams_at"]
+        yield range(streams, streams + cells, LINE)
     # A little of the data, and of the header.
     yield range(0, 256, LINE)
-    yield range(cost["header"] + control + streams, cost["header"] + stride, 65536)
+    data = rank_0 + cost["data_at"]
+    yield range(data, data + cost["data_per_rank"], 65536)
 
 
 def wild(rng: random.Random, memory: mmap.mmap, known: list[int]) -> int:
