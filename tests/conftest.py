@@ -14,7 +14,9 @@ if TESTS not in sys.path:
 
 import harness  # noqa: E402
 import mpi4py  # noqa: E402
+import pretend  # noqa: E402
 import pytest  # noqa: E402
+from huge_pages import why_none  # noqa: E402
 
 if not harness.inside_job():
     # pytest itself is no rank: importing mpi4py.MPI must not initialise MPI here, or else the
@@ -86,8 +88,27 @@ def pytest_sessionfinish(session):
 
 
 @pytest.fixture
+def huge_pages():
+    """A kernel that makes huge pages of shared memory on request."""
+    if (problem := why_none()) is not None:
+        pytest.skip(f"no huge pages of shared memory: {problem}")
+
+
+@pytest.fixture
 def comm_world():
     """MPI.COMM_WORLD of the job."""
     from mpi4py import MPI
 
     return MPI.COMM_WORLD
+
+
+@pytest.fixture
+def spread(comm_world, monkeypatch, request):
+    """A communicator on pretended nodes; ``request.param``: a name of ``pretend.PLACEMENTS``."""
+    import smcoll
+
+    on_node = pretend.PLACEMENTS[request.param](comm_world.size)
+    monkeypatch.setenv("SMCOLL_NODE", str(on_node[comm_world.rank]))
+    comm = smcoll.Comm(comm_world, smcoll.Config(**pretend.SETTINGS))
+    yield comm
+    comm.Free()

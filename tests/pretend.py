@@ -30,6 +30,18 @@ def round_robin(ranks: int, nodes: int) -> list[int]:
     return [rank % nodes for rank in range(ranks)]
 
 
+PLACEMENTS = {
+    "blocks": lambda ranks: blocks(ranks, 2),
+    "last alone first": lambda ranks: [1] + [0] * (ranks - 1),
+    "round robin": lambda ranks: round_robin(ranks, 2),
+    "three nodes": lambda ranks: blocks(ranks, 3),
+    "three, round robin": lambda ranks: round_robin(ranks, 3),
+    "all alone": lambda ranks: list(range(ranks)),
+}
+# Of a communicator on them: short messages are cut, sliced and bundled, too.
+SETTINGS = {"network_section": 8192, "slice_above": 16384, "bundle_size": 2048}
+
+
 def settings(ranks: int, nodes: int, directory: Path) -> tuple[list[str], dict[str, str]]:
     """(mpiexec's options, environment) that split a job's ranks for MPI, too, where that can be.
 

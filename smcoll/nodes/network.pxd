@@ -9,6 +9,10 @@ cdef struct Header:
     uint64_t nbytes
 
 
+cdef enum:
+    REMEMBERED = 16                # calls of this rank, the last ones
+
+
 cdef class Parcel:
     # One message to or from a rank of another node.
     cdef Network network
@@ -44,7 +48,14 @@ cdef class Network:
     cdef object error
     cdef int owner_process
     cdef uint64_t call, signature, total
+    cdef Header calls[REMEMBERED]
+    cdef uint64_t asked_in         # the call in which this rank last asked
+    cdef double ask_again, asking_pause
+    cdef list told                 # inquiries that MPI may still be sending
+    cdef object inquiry            # Status of one that came
+    cdef unsigned int completed    # waits
     cdef readonly uint64_t messages, message_bytes
+    cdef readonly int asked        # times
 
     cdef void begin(self, uint64_t call, uint64_t signature, uint64_t total)
     cdef Parcel new_parcel(self, int peer, bint incoming)
@@ -58,4 +69,7 @@ cdef class Network:
     cdef int check_death(self, error, int peer) except -1
     cdef int blame(self, int rank, what) except -1
     cdef int complete(self, list parcels) except -1
+    cdef int inquire(self) except -1
+    cdef int take_in_inquiries(self) except -1
+    cdef disagreement(self, int peer, const Header *theirs)
     cdef int check_alarm(self) except -1

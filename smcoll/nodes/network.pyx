@@ -8,6 +8,7 @@ All ranks of a communicator's group share one hidden communicator with all other
 each has tags of its own. It lasts until the program ends, since freeing it would be collective.
 """
 
+import contextlib
 import json
 import os
 import threading
@@ -29,11 +30,15 @@ cdef enum:
     HEADER = sizeof(Header)
     SHORT = 4096                   # bytes that travel with the header
     ALARM = 4096
-    TAGS = 4                       # of a communicator: header, long message, alarm, direct message
+    # Of a communicator: header, long message, alarm, direct message, inquiry.
+    TAGS = 5
     MOST_TOLD = 16                 # hidden communicators of a group that a set-up record can name
 
 # Until when (s) a rank that gave up waits for what it can't call back.
 _GRACE = 0.1
+# After how long (s) in a wait a leader asks the others; then after twice that, and so on.
+ASK_AFTER = 1.0
+LOOK_FOR_INQUIRIES_EVERY = 64      # waits for messages
 
 _KINDS = {kind.__name__: kind for kind in (Error, MismatchError, PeerError, WaitTimeout)}
 _hidden = {}                       # by the group's ranks, then by number
@@ -150,13 +155,7 @@ cdef class Parcel:
         cdef Header *header = <Header *> staging
         if (header.call != network.call or header.signature != network.signature
                 or header.total != network.total):
-            theirs = describe_call(header.signature, header.total)
-            ours = describe_call(network.signature, network.total)
-            if theirs == ours:
-                theirs += f" as its call {header.call}"
-            raise MismatchError(
-                f"ranks disagree about collective number {network.call}: rank "
-                f"{network.comm.Get_rank()} called {ours}, rank {self.peer} called {theirs}")
+            raise network.disagreement(self.peer, header)
         self.nbytes = header.nbytes
         if self.grows:
             self.grown = PyBytes_FromStringAndSize(NULL, self.nbytes)
@@ -186,16 +185,19 @@ cdef class Network:
         self.node = node
         self.place = place
         self.stagings = []
+        self.told = []
         self.in_flight = set()
         self.owner_process = os.getpid()
+        self.inquiry = MPI.Status()
         self.alarm_text = bytearray(ALARM)
         self.alarm = comm.Irecv(self.alarm_text, MPI.ANY_SOURCE, tag + 2)
 
     cdef void begin(self, uint64_t call, uint64_t signature, uint64_t total):
         """The call that all further messages belong to."""
-        self.call = call
-        self.signature = signature
-        self.total = total
+        cdef Header *entry = &self.calls[call % REMEMBERED]
+        self.call = entry.call = call
+        self.signature = entry.signature = signature
+        self.total = entry.total = total
 
     cdef Parcel new_parcel(self, int peer, bint incoming):
         cdef Parcel parcel = Parcel.__new__(Parcel)
@@ -279,6 +281,10 @@ cdef class Network:
         """Wait until these are through."""
         cdef Parcel parcel
         self.waiting = list(parcels)
+        self.completed += 1
+        if self.completed % LOOK_FOR_INQUIRIES_EVERY == 0:
+            # A rank that never waits for long does not look otherwise, and they would pile up.
+            self.take_in_inquiries()
         if not self.all_here():
             parcel = self.waiting[-1]
             self.node.outside = self.place.members[self.place.node_of[parcel.peer]]
@@ -314,10 +320,98 @@ cdef class Network:
             raise error
         return 0
 
-    def look_around(self):
-        """The same for the watch of a wait; and on a leader, whether the other leaders live."""
+    def look_around(self, seconds):
+        """The same for the watch of a wait; and on a leader, what becomes of the other leaders."""
         self.check_alarm()
-        self.check_leaders()
+        if self.leaders is not None:
+            self.check_leaders()
+            if seconds > ASK_AFTER:
+                self.inquire()
+            self.take_in_inquiries()
+
+    # ------------------------------------------------------------------ inquiries
+
+    cdef int inquire(self) except -1:
+        """Tell the other leaders, now and then, which calls this rank was in.
+
+        Where ranks disagree about a root, say, both sides may wait for messages that nobody sends.
+        Leaders only, and only where they watch each other, for these are known to live: MPICH's
+        Isend to a rank that has died was seen to hang.
+        """
+        cdef Header *entry
+        cdef int i
+        now = time.monotonic()
+        if self.asked_in != self.call:
+            self.asked_in = self.call
+            self.ask_again = now
+            self.asking_pause = ASK_AFTER
+        if now < self.ask_again:
+            return 0
+        self.ask_again = now + self.asking_pause
+        self.asking_pause *= 2
+        self.asked += 1
+        calls = []
+        for i in range(REMEMBERED):
+            entry = &self.calls[i]
+            calls.append((entry.call, entry.signature, entry.total))
+        text = json.dumps(calls).encode()
+        self.told = [sent for sent in self.told if not is_over(sent[1])]
+        for node in range(self.place.nodes):
+            peer = self.place.members[node][0]
+            if peer != self.comm.Get_rank():
+                try:
+                    self.told.append((text, self.comm.Isend(text, peer, self.tag + 4)))
+                except MPI.Exception as error:
+                    self.check_death(error, peer)
+                    raise
+        return 0
+
+    cdef int take_in_inquiries(self) except -1:
+        """Raise what they show: the same call was another collective here.
+
+        A call that this rank has not come to is in the next inquiry again. Probed for, since a
+        posted receive from any rank that was posted anew got lost in MPICH now and then.
+        """
+        while True:
+            try:
+                if not self.comm.Iprobe(MPI.ANY_SOURCE, self.tag + 4, self.inquiry):
+                    return 0
+                text = bytearray(self.inquiry.Get_count())
+                peer = self.inquiry.Get_source()
+                self.comm.Recv(text, peer, self.tag + 4)
+            except MPI.Exception as error:
+                if error.Get_error_class() not in _DEATHS:
+                    raise
+                return 0
+            self.compare_calls(peer, json.loads(text))
+
+    def compare_calls(self, peer, calls):
+        """``calls``: the last ones of ``peer``; MismatchError for the first that was another."""
+        cdef Header theirs
+        cdef Header *ours
+        for call, signature, total in sorted(calls):
+            theirs.call, theirs.signature, theirs.total = call, signature, total
+            ours = &self.calls[theirs.call % REMEMBERED]
+            if ours.call == theirs.call and (ours.signature != theirs.signature
+                                             or ours.total != theirs.total):
+                error = self.disagreement(peer, &theirs)
+                error.blamed = peer
+                raise error
+
+    cdef disagreement(self, int peer, const Header *theirs):
+        """The error for what ``peer`` called, in our call of that number or in this one."""
+        cdef Header *ours = &self.calls[theirs.call % REMEMBERED]
+        if ours.call != theirs.call or (ours.signature == theirs.signature
+                                        and ours.total == theirs.total):
+            ours = &self.calls[self.call % REMEMBERED]
+        mine, other = in_words(ours), in_words(theirs)
+        if mine == other:
+            other += f" as its call {theirs.call}"
+        return MismatchError(
+            f"ranks disagree about collective number {ours.call}: rank {self.comm.Get_rank()} "
+            f"called {mine}, rank {peer} called {other}")
+
+    # ------------------------------------------------------------------ the dead
 
     cdef int check_leaders(self) except -1:
         for node in self.leaders.look() if self.leaders is not None else ():
@@ -377,18 +471,35 @@ cdef class Network:
 
     def close(self):
         """Nothing is expected any more. Local."""
-        alarm, self.alarm = self.alarm, None
         # A forked child must leave its parent's MPI alone.
-        if alarm is not None and os.getpid() == self.owner_process and not MPI.Is_finalized():
-            alarm.Cancel()
-            alarm.Wait()
+        if os.getpid() == self.owner_process and not MPI.Is_finalized():
+            # What was asked meanwhile shall not lie in MPI's queue for ever.
+            with contextlib.suppress(MPI.Exception):
+                self.take_in_inquiries()
+            if self.alarm is not None:
+                self.alarm.Cancel()
+                self.alarm.Wait()
+            _alarms_sent.extend(self.told)
+        self.alarm = None
+
+
+cdef bint is_over(request):
+    try:
+        return request.Test()
+    except MPI.Exception:
+        return True                # an error is an end, too
+
+
+cdef in_words(const Header *call):
+    """What was called; what MPI carries out has no signature here."""
+    return describe_call(call.signature, call.total) if call.signature else "what MPI carries out"
 
 
 cdef bint parcel_at_rest(Parcel parcel):
     try:
         return parcel.at_rest()
     except MPI.Exception:
-        return True                # an error is an end, too
+        return True                # as above
 
 
 cdef bint nothing_awaited(void *context) noexcept with gil:

@@ -53,7 +53,7 @@ cdef class SpanningEngine(Engine):
         network = span.network
 
         def watch(rank, seconds):
-            network.look_around()
+            network.look_around(seconds)
             return node_watch(rank, seconds)
 
         self.node.attendant.watch = watch
