@@ -35,12 +35,14 @@ cdef enum:
     REDUCE_SCATTER_TILED_TWO_STAGE = 4
     SCATTER_DIRECT = 0
     SCATTER_TWO_STAGE = 1
+    SCAN_CHAIN = 1             # and of Exscan
     # Arrays in shared heaps, used where they lie.
     BCAST_SHARED_HEAP = 5
     REDUCE_SHARED_HEAP = 6
     ALLREDUCE_SHARED_HEAP = 9
     REDUCE_SCATTER_SHARED_HEAP = 5
-    SHARED_HEAP = 1            # of Allgather, Scan and Exscan
+    ALLGATHER_SHARED_HEAP = 1
+    SCAN_SHARED_HEAP = 2       # and of Exscan
 
 
 # How one call is to be done.

@@ -34,7 +34,7 @@ from smcoll.reduce cimport (
     reduce_fan_in, reduce_scatter_gather, reduce_tiled, reduce_tiled_cyclic,
 )
 from smcoll.reduce_scatter cimport Blocks, reduce_scatter_direct, reduce_scatter_inline
-from smcoll.scan cimport scan_direct, scan_inline
+from smcoll.scan cimport scan_chain, scan_direct, scan_inline, scan_inline_chain
 from smcoll.staged_scatter cimport reduce_scatter_tiled, reduce_scatter_tree
 from smcoll.tiled_hierarchical cimport allreduce_tiled_hierarchical, reduce_tiled_hierarchical
 
@@ -56,8 +56,8 @@ ALGORITHMS = {
     "allgather": ("direct", "shared_heap"),
     "reduce_scatter": ("direct", "tree_one_stage", "tree_two_stage", "tiled_one_stage",
                        "tiled_two_stage", "shared_heap"),
-    "scan": ("direct", "shared_heap"),
-    "exscan": ("direct", "shared_heap"),
+    "scan": ("direct", "chain", "shared_heap"),
+    "exscan": ("direct", "chain", "shared_heap"),
 }
 
 # The collectives whose data travel through the streams.
@@ -68,8 +68,8 @@ IN_RANK_ORDER = {
     "reduce": ("tiled", "shared_heap"),
     "allreduce": ("tiled", "all_read", "shared_heap"),
     "reduce_scatter": ("direct", "shared_heap"),
-    "scan": ("direct", "shared_heap"),
-    "exscan": ("direct", "shared_heap"),
+    "scan": ("direct", "chain", "shared_heap"),
+    "exscan": ("direct", "chain", "shared_heap"),
 }
 
 # Which radices an algorithm has. GS's: children of a parent. LHS's n is the arity: a parent has
@@ -133,9 +133,9 @@ cdef bint is_inline(const Team *team, int collective, int algorithm, size_t nbyt
     if collective == COLLECTIVE_REDUCE_SCATTER:
         return algorithm == REDUCE_SCATTER_DIRECT and nbytes <= team.layout.inline_size
     if collective == COLLECTIVE_ALLGATHER or collective == COLLECTIVE_OBJECT_ALLGATHER:
-        return algorithm != SHARED_HEAP and nbytes <= team.layout.inline_size
+        return algorithm != ALLGATHER_SHARED_HEAP and nbytes <= team.layout.inline_size
     if collective == COLLECTIVE_SCAN or collective == COLLECTIVE_EXSCAN:
-        return algorithm != SHARED_HEAP and nbytes <= team.layout.rooted_inline_size
+        return algorithm != SCAN_SHARED_HEAP and nbytes <= team.layout.rooted_inline_size
     return False
 
 
@@ -292,7 +292,7 @@ cdef inline int run_allgather(Team *team, const Plan *plan, const Operands *oper
     for rank in range(team.size):
         blocks.recv[rank].streaming = (
             blocks.longest * <size_t> team.size >= team.streaming_from[COLLECTIVE_ALLGATHER])
-    if plan.algorithm == SHARED_HEAP:
+    if plan.algorithm == ALLGATHER_SHARED_HEAP:
         return allgather_shared_heap(&call, blocks, plan.pipelined, plan.section_bytes)
     return allgather_direct(&call, blocks, plan.pipelined, plan.section_bytes)
 
@@ -321,11 +321,16 @@ cdef inline int run_scan(Team *team, const Plan *plan, const Operands *operands,
                          bint exclusive) noexcept nogil:
     cdef Call call
     if is_inline(team, COLLECTIVE_SCAN, plan.algorithm, operands.nbytes):
+        if plan.algorithm == SCAN_CHAIN:
+            return scan_inline_chain(team, operands.send, operands.recv, operands.nbytes,
+                                     operands.elements, operands.operation, exclusive)
         return scan_inline(team, operands.send, operands.recv, operands.nbytes, operands.elements,
                            operands.operation, exclusive, operands.sources)
     fill_call(&call, team, plan, operands, COLLECTIVE_SCAN)
-    if plan.algorithm == SHARED_HEAP:
+    if plan.algorithm == SCAN_SHARED_HEAP:
         return scan_shared_heap(&call, exclusive, plan.pipelined, plan.section_bytes)
+    if plan.algorithm == SCAN_CHAIN:
+        return scan_chain(&call, exclusive, plan.pipelined, plan.section_bytes)
     return scan_direct(&call, exclusive, plan.pipelined, plan.section_bytes)
 
 

@@ -349,7 +349,7 @@ cdef int init_team(Team *team, uint64_t start) noexcept nogil:
 
     Before any peer may read them: the caller's agreement comes after this.
     """
-    cdef int i, bank, segment, kind
+    cdef int i, bank, segment, slot, kind
     cdef Published *entry
     cdef Layout *layout = &team.layout
     team.status = status_of(layout, team.base, team.rank)
@@ -361,7 +361,8 @@ cdef int init_team(Team *team, uint64_t start) noexcept nogil:
     team.inline_slots.kind = 1
     team.segments.bank = team.segments.slot = 0
     team.inline_slots.bank = team.inline_slots.slot = 0
-    team.segments.in_use = team.inline_slots.in_use = team.layout.segments
+    team.segments.in_use = team.layout.segments
+    team.inline_slots.in_use = team.layout.inline_slots
     team.segments.pass_ = team.inline_slots.pass_ = start
     for bank in range(MAX_BANKS):
         team.proven[0][bank] = team.proven[1][bank] = start - 1
@@ -374,7 +375,8 @@ cdef int init_team(Team *team, uint64_t start) noexcept nogil:
             store_release(bank_field(layout, team.base, team.rank, kind, bank), start)
         for segment in range(layout.segments):
             store_release(&segment_line(layout, team.base, team.rank, bank, segment).flag, start)
-            store_release(&rooted_line(layout, team.base, team.rank, bank, segment).flag, start)
+        for slot in range(layout.inline_slots):
+            store_release(&rooted_line(layout, team.base, team.rank, bank, slot).flag, start)
     for i in range(2):
         store_release(&exchange_line(layout, team.base, team.rank, i).flag, start)
     for i in range(layout.ring_entries):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 PAGE = os.sysconf("SC_PAGESIZE")
 MAX_BANKS = 8
 MAX_SEGMENTS = 64
+MAX_INLINE_SLOTS = 1024
 RADIX_LIMIT = 255
 
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "KB": 1 << 10, "KIB": 1 << 10, "M": 1 << 20, "MB": 1 << 20,
@@ -141,7 +142,7 @@ class Config:
         "128K", _segment_size, "bytes",
         "a rank's data region in one segment; rounded up to whole pages, 1 page to 16 MiB")
     segments: int = _setting(8, _integer(1, MAX_SEGMENTS), "", "segments in a bank")
-    banks: int = _setting(2, _integer(1, MAX_BANKS), "", "banks of segments")
+    banks: int = _setting(2, _integer(1, MAX_BANKS), "", "banks of segments, and of inline slots")
     fan_in: int = _setting(
         0, _integer(0, RADIX_LIMIT), "children",
         "radix of fan-in trees (a parent has this many children); 0: chosen by size and ranks")
@@ -159,6 +160,8 @@ class Config:
         "auto", _algorithm("reduce_scatter"), "", "Reduce_scatter algorithm by name")
     scatter: str = _setting(
         "auto", _algorithm("scatter"), "", "Scatter and Scatterv algorithm by name")
+    scan: str = _setting("auto", _algorithm("scan"), "", "Scan algorithm by name")
+    exscan: str = _setting("auto", _algorithm("exscan"), "", "Exscan algorithm by name")
     table: str = _setting(
         "auto", _table, "", "decision table of smcoll tune: auto (this user's, of this machine), "
         "off, or a file")
@@ -171,7 +174,10 @@ class Config:
         "largest all-read exchange whose data travel in the flag's own cache lines")
     rooted_inline_size: int = _setting(
         224, _bytes_between(32, 8192), "bytes",
-        "largest Bcast or Reduce whose data travel in the flag's own cache lines")
+        "largest Bcast, Reduce or Scan whose data travel in the flag's own cache lines")
+    inline_slots: int = _setting(
+        32, _integer(1, MAX_INLINE_SLOTS), "",
+        "places for such data per bank: how far ranks that nobody waits for run ahead of others")
     stream_size: int = _setting(
         "2M", _bytes_between(1, 1 << 30), "bytes",
         "a rank's chunks for messages to single ranks (Gather, Scatter, Alltoall): rings of 8 "
@@ -190,7 +196,8 @@ class Config:
     watch_nodes: bool = _setting(
         True, _boolean, "",
         "over several nodes, their leaders hold a TCP connection to each other, by whose end they "
-        "learn that one has died; off: they learn it from others of its node, or by the timeout")
+        "learn that one has died, and ask the living in long waits which calls they were in; off: "
+        "they learn a death from others of its node, or by the timeout")
     slice_above: int = _setting(
         "32K", _bytes_between(0, 1 << 50), "bytes",
         "over several nodes, an Allreduce of more is cut into slices that several ranks of a node "

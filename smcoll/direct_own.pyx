@@ -13,7 +13,9 @@ from smcoll.places cimport Places, end_in_agreement, learn_places, place_of, pub
 from smcoll.reduce_scatter cimport (
     copy_in_pieces, piece_of_block, reduce_piece, reduce_scatter_direct,
 )
-from smcoll.scan cimport copy_in_for_higher, operands_of, reduce_vectors, scan_direct
+from smcoll.scan cimport (
+    copy_in_for_higher, operands_of, reduce_vectors, scan_chain, scan_direct,
+)
 
 cdef enum:
     STEP_IN = 1                # as the staged forms post it
@@ -115,6 +117,9 @@ cdef int scan_shared_heap(Call *call, bint exclusive, bint pipelined,
         return status
     staging = ranks_that_stage(call)
     if staging == team.size:
+        # As where ranks share no heaps.
+        if team.size > 2:
+            return scan_chain(call, exclusive, pipelined, section_bytes)
         return scan_direct(call, exclusive, pipelined, section_bytes)
     for rank in range(team.rank):
         if operand_places(call)[rank] != NULL:

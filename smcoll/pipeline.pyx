@@ -5,7 +5,8 @@ says that it would block. Section k runs its phase j in turn k * stride + j, so 
 section is reduced, the next is copied in and the one before is copied out.
 
 Why this can't deadlock (DESIGN rule 12): phase j of a section waits only for earlier phases of the
-same section on other ranks, that is for earlier turns; and a section is opened only when the bank
+same section on other ranks, that is for earlier turns, or for the same phase on ranks that come
+before it in an order without a cycle; and a section is opened only when the bank
 that it recycles holds none of the sections that this rank still has in flight (see plan_call), so
 what its bank barrier waits for lies in earlier turns too.
 """

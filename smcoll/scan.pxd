@@ -6,8 +6,13 @@ from smcoll.pipeline cimport Call, Section
 cdef int scan_inline(Team *team, const char *send, char *recv, size_t nbytes, size_t elements,
                      const Operation *operation, bint exclusive,
                      const void **sources) noexcept nogil
+cdef int scan_inline_chain(Team *team, const char *send, char *recv, size_t nbytes,
+                           size_t elements, const Operation *operation,
+                           bint exclusive) noexcept nogil
 cdef int scan_direct(Call *call, bint exclusive, bint pipelined,
                      size_t section_bytes) noexcept nogil
+cdef int scan_chain(Call *call, bint exclusive, bint pipelined,
+                    size_t section_bytes) noexcept nogil
 
 # What the form on arrays in shared heaps shares (direct_own).
 cdef int copy_in_for_higher(Call *call, Section *section) noexcept nogil

@@ -1,7 +1,11 @@
-"""Scan and Exscan: every rank posts its vector and reduces those of the ranks before it.
+"""Scan and Exscan; nobody waits for a higher rank. Operands are combined in rank order.
 
-One dependent step, as in the all-read Allreduce; nobody waits for a higher rank. Operands are
-combined in rank order.
+``direct``: every rank posts its vector and reduces those of the ranks before it. One dependent
+step, as in the all-read Allreduce; the ranks together read p (p - 1) / 2 vectors.
+
+``chain``: every rank posts its vector reduced onto what the rank before it has posted. p - 1
+dependent steps, and as many vectors to read. Where ranks share cores it is the work that counts:
+lower ranks run ahead, and who has a turn finds several calls, or sections, to go on with.
 """
 
 from libc.stdint cimport uint64_t
@@ -49,6 +53,94 @@ cdef int scan_inline(Team *team, const char *send, char *recv, size_t nbytes, si
     if operands_of(team.rank, exclusive) > 0:
         reduce_operands(operation, recv, sources, operands_of(team.rank, exclusive), elements)
     release_slot(team, &slot)
+    return DONE
+
+
+cdef int scan_inline_chain(Team *team, const char *send, char *recv, size_t nbytes,
+                           size_t elements, const Operation *operation, bint exclusive
+                           ) noexcept nogil:
+    """In the same slots: a rank hears its neighbour only, and posts for the other one."""
+    cdef BankCursor slot = team.inline_slots
+    cdef const char *before = NULL
+    cdef char *prefix = NULL
+    cdef Line *line
+    cdef int status
+    cdef uint64_t value
+    team.rooted += 1
+    value = team.rooted
+    advance_cursor(&team.layout, &team.inline_slots)
+    if team.rank > 0:
+        line = rooted_line(&team.layout, team.base, team.rank - 1, slot.bank, slot.slot)
+        status = wait_line(team, line, value, team.rank - 1)
+        if status != DONE:
+            return status
+        before = line.payload
+    if team.rank < team.size - 1:
+        status = acquire_slot_waiting(team, &slot)
+        if status != DONE:
+            return status
+        line = rooted_line(&team.layout, team.base, team.rank, slot.bank, slot.slot)
+        prefix = line.payload
+        reduce_onto(operation, prefix, before, send, nbytes, elements)
+        publish(team, line, value)
+    take_result(operation, recv, before, prefix, send, nbytes, elements, exclusive)
+    release_slot(team, &slot)
+    return DONE
+
+
+cdef inline void reduce_onto(const Operation *operation, char *prefix, const char *before,
+                             const char *send, size_t nbytes, size_t elements) noexcept nogil:
+    """The own vector onto those of the ranks before; alone on rank 0."""
+    cdef const void *operands[2]
+    if before == NULL:
+        memcpy(prefix, send, nbytes)
+        return
+    operands[0] = before
+    operands[1] = send
+    reduce_operands(operation, prefix, operands, 2, elements)
+
+
+cdef inline void take_result(const Operation *operation, char *recv, const char *before,
+                             const char *prefix, const char *send, size_t nbytes,
+                             size_t elements, bint exclusive) noexcept nogil:
+    """``prefix``: NULL on the last rank, which posts none."""
+    if exclusive:
+        if before != NULL:
+            memcpy(recv, before, nbytes)
+    elif prefix != NULL:
+        memcpy(recv, prefix, nbytes)
+    else:
+        reduce_onto(operation, recv, before, send, nbytes, elements)
+
+
+cdef int scan_chain(Call *call, bint exclusive, bint pipelined,
+                    size_t section_bytes) noexcept nogil:
+    """Section by section through the data regions."""
+    call.details = <void *> <size_t> exclusive
+    plan_call(call, 1, section_bytes, pipelined, False)
+    call.phase[0] = pass_prefix_on
+    return complete(call)
+
+
+cdef int pass_prefix_on(Call *call, Section *section) noexcept nogil:
+    cdef int status, mine = call.team.rank
+    cdef const char *send = call.send + section.offset
+    cdef const char *before = NULL
+    cdef char *prefix = NULL
+    if mine > 0:
+        status = heard(call, section, mine - 1, STEP_IN)
+        if status != DONE:
+            return status
+        before = region(call, section, mine - 1)
+    if mine < call.team.size - 1:
+        status = writable(call, section)
+        if status != DONE:
+            return status
+        prefix = region(call, section, mine)
+        reduce_onto(call.operation, prefix, before, send, section.nbytes, section.elements)
+        post(call, section, STEP_IN)
+    take_result(call.operation, call.recv + section.offset, before, prefix, send, section.nbytes,
+                section.elements, call.details != NULL)
     return DONE
 
 

@@ -48,9 +48,10 @@ cdef struct Status:
 # Byte offsets and sizes of everything in the mapping; the only place with layout arithmetic.
 cdef struct Layout:
     int ranks, banks, segments
+    int inline_slots           # of rooted calls and scans, in a bank of their own kind
     size_t segment_size        # bytes of one data region
     size_t exchange_slot       # bytes of one slot of the synchronising exchange (there are two)
-    size_t rooted_slot         # bytes of one inline slot of rooted calls (banks x segments)
+    size_t rooted_slot         # bytes of one such slot (banks x inline_slots)
     size_t inline_size, rooted_inline_size   # largest payloads of the two
     int ring_entries
     # offsets inside a rank's range
@@ -83,7 +84,7 @@ cdef struct Layout:
 
 
 cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size_t segment_size,
-                        size_t inline_size, size_t rooted_inline_size,
+                        int inline_slots, size_t inline_size, size_t rooted_inline_size,
                         size_t stream_size) except -1
 
 
@@ -122,7 +123,7 @@ cdef inline Line *exchange_line(const Layout *layout, char *base, int rank,
 cdef inline Line *rooted_line(const Layout *layout, char *base, int rank, int bank,
                               int slot) noexcept nogil:
     return <Line *> (rank_range(layout, base, rank) + layout.rooted
-                     + <size_t> (bank * layout.segments + slot) * layout.rooted_slot)
+                     + <size_t> (bank * layout.inline_slots + slot) * layout.rooted_slot)
 
 
 cdef inline Line *segment_line(const Layout *layout, char *base, int rank, int bank,
@@ -185,6 +186,7 @@ cdef class Mapping:
 
     cdef _create_named(self)
     cdef _create_memfd(self)
+    cdef bytes _header(self, bytes nonce)
     cdef _hold_lock(self)
     cdef _reserve(self, size_t offset, size_t length)
     cdef _map_of_peers(self, size_t offset, size_t length)

@@ -23,6 +23,8 @@ from posix.mman cimport munmap
 from smcoll.huge_pages cimport HUGE_PAGE, make_huge, map_at_huge_page
 from smcoll.segment cimport AWAITS_MPI, Layout, Published, Status
 
+from smcoll.config import MAX_INLINE_SLOTS, MAX_SEGMENTS
+
 cdef extern from "sys/mman.h" nogil:
     int madvise(void *start, size_t length, int advice) noexcept
     enum: MADV_REMOVE
@@ -41,9 +43,9 @@ STATUS_BYTES = sizeof(Status)
 PUBLISHED_BYTES = sizeof(Published)
 WAITS_FOR_MPI = AWAITS_MPI
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_MAGIC = b"smcoll\x00\x03"
-# magic, nonce, total bytes, ranks, banks, segments, segment_size
-_HEADER = struct.Struct("=8s16sQQQQQ")
+_MAGIC = b"smcoll\x00\x04"
+# magic, nonce, total bytes, ranks, banks, segments, segment_size, inline_slots
+_HEADER = struct.Struct("=8s16sQQQQQQ")
 # Names that this process has open: closing a second descriptor of such a file would drop the
 # POSIX locks by which the other ranks know that this one is alive.
 _names_in_use = set()
@@ -66,20 +68,22 @@ cdef size_t _round_up(size_t value, size_t unit) noexcept nogil:
 
 
 cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size_t segment_size,
-                        size_t inline_size, size_t rooted_inline_size,
+                        int inline_slots, size_t inline_size, size_t rooted_inline_size,
                         size_t stream_size) except -1:
     """Fill ``layout``; every offset and size in the mapping comes from here."""
     cdef size_t page = PAGE
     cdef size_t at = LINE_BYTES                       # behind the Status line
     cdef size_t others = max(ranks - 1, 1), pages
-    if not (ranks >= 1 and 1 <= banks <= MAX_BANKS and segments >= 1):
-        raise ValueError(f"no layout for {ranks} ranks, {banks} banks of {segments} segments")
+    if not (ranks >= 1 and 1 <= banks <= MAX_BANKS and segments >= 1 and inline_slots >= 1):
+        raise ValueError(f"no layout for {ranks} ranks, {banks} banks of {segments} segments and "
+                         f"{inline_slots} inline slots")
     if segment_size < page or segment_size % page:
         raise ValueError(f"segment_size {segment_size} is not a multiple of the page ({page})")
     layout.ranks = ranks
     layout.banks = banks
     layout.segments = segments
     layout.segment_size = segment_size
+    layout.inline_slots = inline_slots
     layout.exchange_slot = _round_up(LINE_HEADER + inline_size, LINE_BYTES)
     layout.rooted_slot = _round_up(LINE_HEADER + rooted_inline_size, LINE_BYTES)
     layout.inline_size = layout.exchange_slot - LINE_HEADER
@@ -97,7 +101,8 @@ cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size
     # was not overwritten yet. For the streams of up to 28 ranks, that is: with more, all gathered
     # from at once, a mismatch may be seen later.
     layout.ring_entries = 4
-    while layout.ring_entries < 2 * banks * segments + CALLS_AHEAD_IN_STREAMS + 4:
+    while layout.ring_entries < (banks * (segments + inline_slots)
+                                 + CALLS_AHEAD_IN_STREAMS + 4):
         layout.ring_entries *= 2
     layout.asleep = at
     at += LINE_BYTES
@@ -108,7 +113,7 @@ cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size
     layout.exchange = at
     at += 2 * layout.exchange_slot
     layout.rooted = at
-    at += <size_t> banks * segments * layout.rooted_slot
+    at += <size_t> banks * inline_slots * layout.rooted_slot
     layout.flags = at
     at += <size_t> banks * segments * LINE_BYTES
     layout.control = _round_up(at, page)
@@ -146,7 +151,8 @@ def memory_cost(config, int ranks):
     cdef Layout layout
     cdef size_t page = PAGE
     compute_layout(&layout, ranks, config.banks, config.segments, config.segment_size,
-                   config.inline_size, config.rooted_inline_size, config.stream_size)
+                   config.inline_slots, config.inline_size, config.rooted_inline_size,
+                   config.stream_size)
     return {
         "header": page,
         "control": ranks * layout.control,
@@ -173,10 +179,13 @@ def places_to_observe(bytes header):
     cdef Layout layout
     if len(header) < _HEADER.size or not header.startswith(_MAGIC):
         raise OSError(errno.EINVAL, "not a segment of this version of smcoll")
-    _, _, total, ranks, banks, segments, segment_size = _HEADER.unpack_from(header)
+    _, _, total, ranks, banks, segments, segment_size, slots = _HEADER.unpack_from(header)
+    if not (segments <= MAX_SEGMENTS and slots <= MAX_INLINE_SLOTS):
+        raise OSError(errno.EINVAL, f"the header of a segment is damaged: {segments} segments and "
+                      f"{slots} inline slots in a bank")
     try:
         # What lies before the inline slots does not depend on the sizes that the header lacks.
-        compute_layout(&layout, ranks, banks, segments, segment_size, 0, 0, 0)
+        compute_layout(&layout, ranks, banks, segments, segment_size, slots, 0, 0, 0)
     except (ValueError, OverflowError) as error:
         raise OSError(errno.EINVAL, f"the header of a segment is damaged: {error}")
     return {"total": total, "ranks": ranks, "first": layout.header,
@@ -297,7 +306,8 @@ cdef class Mapping:
         self.owner_process = os.getpid()
         self.rank = rank
         compute_layout(&self.layout, ranks, config.banks, config.segments, config.segment_size,
-                       config.inline_size, config.rooted_inline_size, config.stream_size)
+                       config.inline_slots, config.inline_size, config.rooted_inline_size,
+                       config.stream_size)
 
     def create(self, bytes nonce, str kind="shm"):
         """Make the file, of ``kind`` shm or memfd and of full (sparse) size. Returns its name.
@@ -312,8 +322,7 @@ cdef class Mapping:
             self._create_memfd()
         os.posix_fallocate(self.descriptor, 0, PAGE)
         self.base = map_at_huge_page(self.descriptor, self.layout.total)
-        header = _HEADER.pack(_MAGIC, nonce, self.layout.total, self.layout.ranks,
-                              self.layout.banks, self.layout.segments, self.layout.segment_size)
+        header = self._header(nonce)
         memcpy(self.base, <const char *> header, _HEADER.size)
         self._hold_lock()
         return self.name
@@ -353,11 +362,15 @@ cdef class Mapping:
             raise OSError(errno.EINVAL, f"{name} has {facts.st_size} bytes, "
                           f"not {self.layout.total}")
         self.base = map_at_huge_page(self.descriptor, self.layout.total)
-        header = _HEADER.pack(_MAGIC, nonce, self.layout.total, self.layout.ranks,
-                              self.layout.banks, self.layout.segments, self.layout.segment_size)
+        header = self._header(nonce)
         if memcmp(self.base, <const char *> header, _HEADER.size) != 0:
             raise OSError(errno.EINVAL, f"{name} is not the segment of this communicator")
         self._hold_lock()
+
+    cdef bytes _header(self, bytes nonce):
+        return _HEADER.pack(_MAGIC, nonce, self.layout.total, self.layout.ranks, self.layout.banks,
+                            self.layout.segments, self.layout.segment_size,
+                            self.layout.inline_slots)
 
     cdef _hold_lock(self):
         # A POSIX lock dies with its process, in every PID namespace, zombie or not, and is not

@@ -108,8 +108,15 @@ def defaults(collective: str, ranks: int, oversubscribed: bool,
         return [(fan_in_limit, "fan_in", 32 * KIB, ALL_SEGMENTS),
                 (UNLIMITED, "tiled", 32 * KIB, ALL_SEGMENTS)]
     if collective in ("scan", "exscan"):
-        # Lower ranks run ahead of higher ones as far as there are segments; short ones stay cached.
-        return [(16 * KIB, "direct", 64 * KIB, ALL_SEGMENTS), (UNLIMITED, "direct", 64 * KIB, few)]
+        # Lower ranks run ahead of higher ones as far as there are segments.
+        if ranks <= 2:
+            return [(UNLIMITED, "direct", 64 * KIB, ALL_SEGMENTS)]
+        chain = (UNLIMITED, "chain", 128 * KIB, ALL_SEGMENTS)
+        # Where ranks share cores the work counts, not the steps; of more than 8 ranks too many of
+        # these fall into other ranks' turns.
+        if oversubscribed and ranks <= 8:
+            return [chain]
+        return [(16 * KIB, "direct", 64 * KIB, ALL_SEGMENTS), chain]
     if collective != "allreduce":
         section = 128 * KIB if collective == "reduce_scatter" else 64 * KIB
         return [(UNLIMITED, ALGORITHMS[collective][0], section, few)]

@@ -23,7 +23,8 @@ LONG_ENOUGH = 0.3  # seconds in which a root that may run ahead does, on a busy 
 def test_a_bank_is_kept_until_its_last_slot_is_read(comm_world, nbytes, banks):
     """Who has read a bank's first slot only still finds in the others what was put there."""
     segments = 4
-    config = smcoll.Config(segment_size=SECTION, segments=segments, banks=banks, eager=True)
+    config = smcoll.Config(segment_size=SECTION, segments=segments, inline_slots=segments,
+                           banks=banks, eager=True)
     with smcoll.Comm(comm_world, config) as comm:
         for turn in range(4 * banks * segments):
             buffer = np.full(nbytes, turn if comm.rank == 0 else 255, np.uint8)
@@ -43,7 +44,8 @@ def test_a_bank_that_is_left_half_used_is_written_again(comm_world, banks, secti
     ``sections`` lie in the bank when such a call begins; a bank that nobody releases is one that
     everybody waits for.
     """
-    config = smcoll.Config(segment_size=SECTION, segments=4, banks=banks, timeout=20, heap=False)
+    config = smcoll.Config(segment_size=SECTION, segments=4, inline_slots=4, banks=banks,
+                           timeout=20, heap=False)
     count = 8 * SECTION
     with smcoll.Comm(comm_world, config) as comm:
         few = comm.engine.decisions["allreduce"][-1]

@@ -37,6 +37,7 @@ CONFIGS = covering_rows({
     "streaming_size": (1, 1 << 30),
     "banks": (1, 2, 3, 4),
     "segments": (1, 2, 8),
+    "inline_slots": (1, 3, 32),
     "pipeline": (True, False),
     "inline_size": (32, 2048),
     "rooted_inline_size": (32, 224),

@@ -29,10 +29,13 @@ VALID = {
     "barrier": ("dissemination", "dissemination"),
     "reduce_scatter": ("tiled_two_stage", "tiled_two_stage"),
     "scatter": ("two_stage", "two_stage"),
+    "scan": ("chain", "chain"),
+    "exscan": ("direct", "direct"),
     "table": ("OFF", "off"),
     "pipeline": ("off", False),
     "inline_size": ("512", 512),
     "rooted_inline_size": ("64", 64),
+    "inline_slots": ("5", 5),
     "stream_size": ("512K", 512 << 10),
     "streaming_size": ("8M", 8 << 20),
     "across_nodes": ("off", False),
@@ -71,10 +74,13 @@ INVALID = {
     "barrier": ["linear"],
     "reduce_scatter": ["tiled"],
     "scatter": ["one_stage"],
+    "scan": ["linear"],
+    "exscan": ["fan_in"],
     "pipeline": ["perhaps", "2"],
     "table": [""],
     "inline_size": ["1G", "-5"],
     "rooted_inline_size": ["1G", "-5"],
+    "inline_slots": ["0", "5000"],
     "stream_size": ["0", "2G", "wide"],
     "streaming_size": ["-1", "far"],
     "across_nodes": ["maybe"],
@@ -187,7 +193,8 @@ def test_describe():
 
 @pytest.mark.one_node
 @pytest.mark.mpi(3)
-@pytest.mark.parametrize("collective", ["barrier", "bcast", "reduce", "allreduce"])
+@pytest.mark.parametrize("collective", ["barrier", "bcast", "reduce", "allreduce", "scan",
+                                        "exscan"])
 def test_algorithm_by_name(comm_world, collective):
     for name in smcoll.algos.ALGORITHMS[collective]:
         config = smcoll.Config(**{collective: name})
@@ -197,6 +204,8 @@ def test_algorithm_by_name(comm_world, collective):
                 "bcast": lambda comm=comm: comm.Bcast(np.ones(900)),
                 "reduce": lambda comm=comm: comm.Reduce(np.ones(900), np.ones(900)),
                 "allreduce": lambda comm=comm: comm.Allreduce(np.ones(900), np.ones(900)),
+                "scan": lambda comm=comm: comm.Scan(np.ones(900), np.ones(900)),
+                "exscan": lambda comm=comm: comm.Exscan(np.ones(900), np.ones(900)),
             }
             calls[collective]()
             assert comm.explain(collective, nbytes=7200).algorithm == name
@@ -215,11 +224,19 @@ def test_radices_reach_the_algorithm(comm_world):
 
 
 @pytest.mark.parametrize("collective", ["scan", "exscan"])
-def test_lower_ranks_run_ahead_in_short_scans_and_stay_in_the_caches_in_long_ones(collective):
-    config = smcoll.Config(table="off")
-    rows = select.decide(config, 8, True)[collective]
-    short, long = (select.decision_in(rows, nbytes) for nbytes in (256, 1 << 20))
-    assert short.segments == config.segments > long.segments
+def test_scans_of_ranks_that_share_cpus_and_long_ones_are_chains(collective):
+    config = smcoll.Config()
+
+    def algorithm(ranks, crowded, nbytes):
+        rows = select.decide(config, ranks, crowded)[collective]
+        return select.decision_in(rows, nbytes).algorithm
+
+    for nbytes in (8, 1 << 20):
+        assert algorithm(2, True, nbytes) == "direct"
+        assert algorithm(8, True, nbytes) == "chain"
+    for ranks, crowded in ((16, True), (3, False)):
+        assert algorithm(ranks, crowded, 256) == "direct"
+        assert algorithm(ranks, crowded, 1 << 20) == "chain"
 
 
 @pytest.mark.parametrize("ranks", [2, 8, 100])

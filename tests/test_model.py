@@ -220,7 +220,16 @@ def test_direct_access_is_what_staging_is_without_its_copies():
         assert costs.predict(collective, "shared_heap", two, nbytes, PLAN) < staged
 
 
-@pytest.mark.parametrize("name", ["direct", "shared_heap"])
+def test_a_chain_is_best_where_ranks_share_cores():
+    """Measured with 8 ranks on 2 cores; all ranks read all lower ones' vectors otherwise."""
+    crowded = of("package:1 l3:1 core:2", 8)
+    for nbytes in (1 << 16, 1 << 20):
+        chain, direct = (costs.predict("scan", name, crowded, nbytes, PLAN)
+                         for name in ("chain", "direct"))
+        assert chain < direct
+
+
+@pytest.mark.parametrize("name", ["direct", "chain", "shared_heap"])
 def test_an_exclusive_scan_of_two_ranks_reduces_nothing(name):
     """The second rank takes the first one's vector as it is."""
     reducing = PARAMETERS["level"][0] | {"reduction": 3}

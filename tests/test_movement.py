@@ -16,7 +16,8 @@ COUNTS = [0, 1, 7, CELL, CELL + 1, CHUNK, CHUNK + 1, 20 * CHUNK + 3]
 def comm(request):
     """With the default sizes, and with the smallest: every size is many sections and chunks."""
     small = {"segment_size": 4096, "stream_size": 4096, "inline_size": 64,
-             "rooted_inline_size": 32, "banks": 1, "segments": 2, "kernel_copy_size": 1}
+             "rooted_inline_size": 32, "banks": 1, "segments": 2, "inline_slots": 2,
+             "kernel_copy_size": 1}
     fields = small if request.param == "one page" else {}
     made = smcoll.Comm(MPI.COMM_WORLD, smcoll.Config(**fields))
     yield made
@@ -229,15 +230,56 @@ def check_scan_and_exscan(comm, count, in_place):
             np.testing.assert_array_equal(received, mine if in_place else np.full(count, -1))
 
 
+@pytest.mark.mpi(*RANKS)
+@pytest.mark.staged("names a staged algorithm")
+@pytest.mark.one_node
+@pytest.mark.parametrize("name", ["direct", "chain"])
+def test_scans_by_name(comm_world, name):
+    small = {"segment_size": 4096, "segments": 2, "inline_slots": 2}
+    for settings in ({}, small):
+        with smcoll.Comm(comm_world, smcoll.Config(scan=name, exscan=name, **settings)) as comm:
+            for count in COUNTS:
+                for in_place in (False, True):
+                    check_scan_and_exscan(comm, count, in_place)
+            used = {row["algorithm"] for row in comm.stats() if row["collective"] == "scan"}
+            assert used == {name}
+
+
+@pytest.mark.mpi(*RANKS)
+def test_scans_give_the_same_bits_whatever_the_algorithm(comm_world):
+    comms = [smcoll.Comm(comm_world, smcoll.Config(scan=name, exscan=name))
+             for name in ("direct", "chain")]
+    for count in (1, 30, 5000):
+        mine = np.random.default_rng(comm_world.rank).standard_normal(count)
+        for method in ("Scan", "Exscan"):
+            results = [np.zeros(count) for _ in comms]
+            for comm, result in zip(comms, results, strict=True):
+                getattr(comm, method)(mine, result)
+            assert results[0].tobytes() == results[1].tobytes()
+    for comm in comms:
+        comm.Free()
+
+
 def product(one, two, _datatype):
     """2 x 2 matrices modulo a prime: associative, not commutative."""
     left, right = (np.frombuffer(b, "q").reshape(-1, 2, 2) for b in (one, two))
     np.copyto(right, left @ right % 1_000_003)
 
 
+@pytest.mark.mpi(2, 3, 5)
+@pytest.mark.parametrize("count", [1, 600])
+def test_a_chain_keeps_rank_order(comm_world, count):
+    with smcoll.Comm(comm_world, smcoll.Config(scan="chain", exscan="chain")) as comm:
+        check_order(comm, count)
+
+
 @pytest.mark.mpi(2, 3, 5, 8)
 @pytest.mark.parametrize("count", [1, 5, 600])
 def test_operations_that_do_not_commute_keep_rank_order(comm, count):
+    check_order(comm, count)
+
+
+def check_order(comm, count):
     rank, size = comm.rank, comm.size
     operation = MPI.Op.Create(product, commute=False)
     matrix = MPI.LONG.Create_contiguous(4).Commit()

@@ -118,6 +118,7 @@ def gather(ranks: int) -> dict:
             "banks": settings.banks,
             "segments": settings.segments,
             "segment_size": settings.segment_size,
+            "inline_slots": settings.inline_slots,
             **memory_cost(settings, ranks),
         },
         "algorithms": {

@@ -42,7 +42,7 @@
 
 #include "memory.pml"
 
-/* Calls: 0 is an exchange, then Bcast from each root, Reduce to each root, Scan. */
+/* Calls: 0 is an exchange, then Bcast from each root, Reduce to each root, the two Scans. */
 #define EXCHANGE 0
 #define BCAST(root) (1 + (root))
 #define REDUCE(root) (1 + RANKS + (root))
@@ -51,7 +51,8 @@
 #define MORE true
 #else
 #define SCAN (1 + 2 * RANKS)
-#define KINDS (2 + 2 * RANKS)
+#define CHAIN (2 + 2 * RANKS)
+#define KINDS (3 + 2 * RANKS)
 #define MORE (done < CALLS)
 #endif
 #define IS_BCAST(kind) ((kind) >= 1 && (kind) <= RANKS)
@@ -296,6 +297,37 @@ inline scan() {
     end_of_slot()
 }
 
+/* scan_inline_chain: what the neighbour posted is read for our own post, and once more for our
+   result (Exscan). */
+inline chain() {
+    advance_cursor();
+    if
+    :: self > 0 ->
+        atomic {
+            wait_line(self - 1, OWN_FLAG, ROOTED_NUMBER) ->
+            read_line(self - 1, OWN_DATA)
+        }
+    :: else
+    fi;
+    if
+    :: self < RANKS - 1 ->
+        acquire_slot();
+        publish(OWN_DATA, OWN_FLAG, ROOTED_NUMBER)
+    :: else
+    fi;
+#ifdef RELEASE_BEFORE_READING
+    release_slot();
+#endif
+    if
+    :: self > 0 -> read_line(self - 1, OWN_DATA)
+    :: else
+    fi;
+#ifndef RELEASE_BEFORE_READING
+    release_slot();
+#endif
+    end_of_slot()
+}
+
 proctype rank(byte self) {
     byte call = START, exchanges = START, rooted = START;
     byte used, slot, bank, v, i, step, done;
@@ -317,6 +349,7 @@ proctype rank(byte self) {
         :: script[step] == EXCHANGE -> exchange()
 #ifndef FOREVER
         :: script[step] == SCAN -> scan()
+        :: script[step] == CHAIN -> chain()
 #endif
         :: IS_BCAST(script[step]) -> bcast(ROOT(script[step]))
         :: else -> reduce(ROOT(script[step]))

@@ -143,3 +143,30 @@ def scan_direct(machine, m, nbytes, plan):
 def exscan_direct(machine, m, nbytes, plan):
     """The same without its own."""
     return prefix(machine, m, nbytes, exclusive=True)
+
+
+def chained_prefix(machine: Machine, m: float, nbytes: float, exclusive: bool) -> Work:
+    """As far as the last rank; each reads what its neighbour has reduced, and copies its result.
+
+    ``exclusive``: the last one has nothing to reduce.
+    """
+    copy = machine.copy(m, nbytes)
+    links = [machine.joined(rank, rank - 1) for rank in range(1, machine.ranks)]
+    reads = [link.lines(m, 1, nbytes) + link.reduced(m, 1, nbytes) for link in links]
+    if exclusive:
+        reads[-1] = links[-1].lines(m, 1, nbytes)
+    path = copy + sum(reads) + len(links) * machine.beta.latency
+    # Nobody waits for a higher rank: the next call waits for one step only.
+    return Work(path, max(reads) + copy, machine.ranks * copy + sum(reads), len(links), 1, 1)
+
+
+@cost("scan", "chain")
+def scan_chain(machine, m, nbytes, plan):
+    """Every rank reduces its vector onto what its neighbour has posted, and posts that."""
+    return chained_prefix(machine, m, nbytes, exclusive=False)
+
+
+@cost("exscan", "chain")
+def exscan_chain(machine, m, nbytes, plan):
+    """The same; the result is what the neighbour has posted."""
+    return chained_prefix(machine, m, nbytes, exclusive=True)

@@ -52,6 +52,7 @@ INLINE = {
     ("allreduce", "all_read"): "inline_size", ("allgather", "direct"): "inline_size",
     ("reduce_scatter", "direct"): "inline_size", ("scan", "direct"): "rooted_inline_size",
     ("exscan", "direct"): "rooted_inline_size",
+    ("scan", "chain"): "rooted_inline_size", ("exscan", "chain"): "rooted_inline_size",
 }
 
 
