@@ -92,7 +92,11 @@ MUTANTS = (
     Mutant("release_before_reading", "RELEASE_BEFORE_READING",
            (Edit("smcoll/inline.pyx", "        memcpy(buffer, line.payload, nbytes)\n",
                  "        release_slot(team, &slot)\n"
-                 "        memcpy(buffer, line.payload, nbytes)\n"),), SEQUENCES),
+                 "        memcpy(buffer, line.payload, nbytes)\n"),), BANKS),
+    Mutant("chain_release_before_reading", "RELEASE_BEFORE_READING",
+           (Edit("smcoll/scan.pyx", "    take_result(operation, recv, before,",
+                 "    release_slot(team, &slot)\n    take_result(operation, recv, before,"),),
+           BANKS),
     Mutant("no_read_handshake", "NO_READ_HANDSHAKE",
            (Edit("smcoll/pipeline.pyx", "    status = heard_all(call, section, STEP_READ)\n",
                  "    status = DONE\n"),), SEQUENCES),

@@ -26,14 +26,13 @@ COLLECTIVES = ("allreduce",) * 7 + ("bcast",) * 6 + ("reduce",) * 5 + ("barrier"
 CONFIGS = (
     {},
     {"segment_size": 4096, "segments": 1, "banks": 1, "inline_slots": 1, "inline_size": 64,
-     "rooted_inline_size": 32,
-     "scan": "chain", "exscan": "chain"},
+     "rooted_inline_size": 32, "scan": "direct", "exscan": "chain"},
     {"segment_size": 4096, "segments": 2, "banks": 3, "inline_slots": 2, "pipeline": False,
-     "streaming_size": 1, "kernel_copy_size": 1},
-    {"segment_size": 16384, "segments": 4, "banks": 4, "inline_slots": 5, "rooted_inline_size": 512,
-     "scan": "chain"},
-    {"segment_size": 8192, "segments": 8, "banks": 1, "inline_size": 512, "fan_in": 2,
-     "fan_out": 3, "arity": 3},
+     "streaming_size": 1, "kernel_copy_size": 1, "scan": "chain", "exscan": "direct"},
+    {"segment_size": 16384, "segments": 4, "banks": 4, "inline_slots": 4,
+     "rooted_inline_size": 512},
+    {"segment_size": 8192, "segments": 8, "banks": 1, "inline_slots": 8, "inline_size": 512,
+     "fan_in": 2, "fan_out": 3, "arity": 3, "scan": "direct"},
 )  # fmt: skip
 
 

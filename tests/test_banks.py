@@ -57,3 +57,32 @@ def test_a_bank_that_is_left_half_used_is_written_again(comm_world, banks, secti
             total = np.empty(count)
             comm.Allreduce(np.full(count, float(comm.rank + turn)), total)
             assert (total == 3 * (turn + 1)).all()
+
+
+LONG_SLOT = 8192   # bytes: reading them takes long enough for a writer that does not wait
+
+
+@pytest.mark.one_node
+@pytest.mark.staged("what lies in a slot")
+@pytest.mark.mpi(2, 3)
+@pytest.mark.parametrize("call", ["Bcast", "Reduce", "Scan", "Exscan", "Scan, chain",
+                                  "Exscan, chain"])
+def test_the_only_slot_is_kept_until_it_is_read(comm_world, call):
+    """The writer comes back to it in every call, as soon as it is released."""
+    name, form = call.split(", ") if "," in call else (call, "direct")
+    config = smcoll.Config(banks=1, inline_slots=1, rooted_inline_size=LONG_SLOT, scan=form,
+                           exscan=form)
+    with smcoll.Comm(comm_world, config) as comm:
+        count = LONG_SLOT // 8
+        mine, got = np.zeros(count), np.zeros(count)
+        operands = {"Scan": comm.rank + 1, "Exscan": comm.rank}.get(
+            name, comm.size if comm.rank == 0 else 0)
+        for turn in range(3000):
+            mine[:] = turn
+            if name == "Bcast":
+                got[:] = turn if comm.rank == 0 else -1
+                comm.Bcast(got)
+                assert (got == turn).all()
+            else:
+                getattr(comm, name)(mine, got)
+                assert operands == 0 or (got == turn * operands).all(), turn
