@@ -161,7 +161,7 @@ def test_10_000_communicators_made_and_freed(ledger):
 @needs_mount
 @pytest.mark.parametrize("memory", ["shm", "auto"])
 def test_500_communicators_at_once(ledger, memory):
-    """In 64 MB: 20 KB a rank each while nothing long is sent."""
+    """In 64 MB: 40 KB a rank each while nothing long is sent."""
     found, _ = run(2, f"alive_at_once(500, '64m', {memory!r})", SMCOLL_BUDGET="60M")
     assert found[0]["fitting"] == 500
     enter(ledger, found)
