@@ -17,6 +17,8 @@
  *                     line's neighbour, or its region, can be lucky); page-table misses included
  *     handover        BYTES of payload and a flag, one way: written by one, copied by the other
  *     one_to_all      BYTES that the first CPU has just written, copied by all others at once
+ *     rewrite         BYTES that the second CPU has just read, written by the first with stores
+ *     rewrite_copy    the same with memcpy
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -306,6 +308,36 @@ static double one_to_all(struct work *work, uint64_t passes)
     return (double)passes * (now() - start);
 }
 
+/* One pass only: the first process owns the lines afterwards. */
+static double rewrite_with(struct work *work, uint64_t passes, bool copied)
+{
+    if (work->rank == 1) {
+        memcpy(work->target, work->payload, work->bytes);
+        forget_memory();
+    }
+    barrier(work);
+    if (work->rank == 1)
+        return 0;
+    double start = now();
+    if (copied) {
+        memcpy(work->payload, work->source, work->bytes);
+        forget_memory();
+    } else {
+        write_lines(work->payload, work->bytes, ++work->round);
+    }
+    return (double)passes * (now() - start);
+}
+
+static double rewrite(struct work *work, uint64_t passes)
+{
+    return rewrite_with(work, passes, false);
+}
+
+static double rewrite_copy(struct work *work, uint64_t passes)
+{
+    return rewrite_with(work, passes, true);
+}
+
 static const struct {
     const char *name;
     measurement *measure;
@@ -320,6 +352,8 @@ static const struct {
     {"modified", modified, 0, true},
     {"handover", handover, 2, false},
     {"one_to_all", one_to_all, 0, true},
+    {"rewrite", rewrite, 2, true},
+    {"rewrite_copy", rewrite_copy, 2, true},
 };
 enum { COUNT = sizeof MEASUREMENTS / sizeof *MEASUREMENTS };
 

@@ -9,7 +9,8 @@ Measured (`limits.c` says how): a cache line there and back and the exchange of 
 pair of cores; ``sched_yield``; bandwidth of copy and reduction of 1 to n processes at once; the
 latency of reading lines in Modified state against the size of the data set, as figures 15 and 17 of
 Li, Hoefler & Snir 2013; the hand-over of k cache lines, of which their section 3.4 isolates the
-payload as time with it minus time without any; and lines that one has written read by all others.
+payload as time with it minus time without any; lines that one has written read by all others; and
+lines that another has read written again, with stores and with memcpy.
 
 Everything is repeated, each repetition going through all measurements: what disturbs the machine
 for a while disturbs one repetition of each. A figure is the median of the repetitions' medians, its
@@ -121,6 +122,8 @@ def tasks(cpus: Sequence[int], largest: int) -> list[dict]:
         pair = [cpus[0], other]
         rows += [("modified", pair, nbytes) for nbytes in modified]
         rows += [("handover", pair, lines * LINE) for lines in HANDOVER_LINES]
+        rows += [(name, pair, nbytes) for name in ("rewrite", "rewrite_copy")
+                 for nbytes in powers(16 * KIB, min(largest, 4 * MIB), 4)]
     for readers in counts(len(cpus) - 1):
         rows += [("one_to_all", cpus[:1 + readers], nbytes) for nbytes in sizes]
     return [{"measurement": name, "cpus": list(where), "bytes": nbytes}
@@ -148,7 +151,7 @@ def measure(program: Path, cpus: Sequence[int], *, largest: int = 64 * MIB, repe
             values.append(run_once(program, row, seconds) / 1000)
     limits: dict[str, list[dict]] = {
         name: [] for name in ("there_and_back", "exchange", "sched_yield", "copy", "reduction",
-                              "modified", "handover", "one_to_all")}
+                              "modified", "handover", "one_to_all", "rewrite", "rewrite_copy")}
     for row, values in zip(rows, times, strict=True):
         name = row.pop("measurement")
         workers = len(row["cpus"]) - (name == "one_to_all")
@@ -181,7 +184,8 @@ TITLES = {
     "there_and_back": "cache line there and back", "exchange": "exchange of two lines",
     "sched_yield": "sched_yield", "copy": "copy", "reduction": "reduction, a += b",
     "modified": "read a Modified line", "handover": "hand over lines, one way",
-    "one_to_all": "one writes, others copy",
+    "one_to_all": "one writes, others copy", "rewrite": "store where another has read",
+    "rewrite_copy": "memcpy to where another has read",
 }
 
 

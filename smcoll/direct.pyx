@@ -24,7 +24,7 @@ from smcoll.barrier cimport (
 from smcoll.bcast cimport bcast_fan_out
 from smcoll.cursor cimport Cursor, copy_message, pack_next, unpack_next
 from smcoll.heap cimport STAGED
-from smcoll.kernels cimport copy_result, reduce_operands
+from smcoll.kernels cimport copy_result, reduce_operands, strip_of
 from smcoll.pipeline cimport (
     SECTION_STEPS, Call, Section, complete, deliver, heard, heard_all, plan_call, post, region,
     writable,
@@ -35,7 +35,7 @@ from smcoll.places cimport (
 )
 from smcoll.reduce cimport reduce_fan_in, reduce_tiled
 from smcoll.segment cimport Line, segment_line
-from smcoll.tiled cimport STEP_IN, STEP_RESULT, STRIP, copy_in_others, copy_out_others, tile
+from smcoll.tiled cimport STEP_IN, STEP_RESULT, copy_in_others, copy_out_others, tile
 
 cdef enum:
     FAN_IN_SECTION = 32768     # of a Reduce that all ranks stage
@@ -187,15 +187,13 @@ cdef void reduce_own_slice(Call *call, Section *section, char *staged) noexcept 
     cdef Team *team = call.team
     cdef size_t at = tile(call, section, team.rank), strip
     cdef size_t end = tile(call, section, team.rank + 1)
-    # Not cut where each reduction is a call into Python.
-    cdef size_t strip_bytes = end - at
+    cdef size_t strip_bytes = call.element_size * strip_of(
+        call.operation, (end - at) // call.element_size, call.element_size)
     cdef const char *place
     cdef char *out
     cdef bint to_region = staged != NULL and somebody_copies_out(call)
     cdef int rank
     team.direct_bytes += (end - at) * <size_t> places_of_others(call)
-    if call.operation.kernel != NULL:
-        strip_bytes = STRIP - STRIP % call.element_size
     while at < end:
         strip = min(strip_bytes, end - at)
         for rank in range(team.size):

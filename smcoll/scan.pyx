@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 from smcoll.barrier cimport (
     DONE, BankCursor, acquire_slot_waiting, advance_cursor, publish, release_slot, wait_line,
 )
-from smcoll.kernels cimport reduce_operands
+from smcoll.kernels cimport reduce_and_copy, reduce_operands
 from smcoll.pipeline cimport (
     Section, complete, heard, plan_call, post, region, writable,
 )
@@ -124,7 +124,9 @@ cdef int scan_chain(Call *call, bint exclusive, bint pipelined,
 
 cdef int pass_prefix_on(Call *call, Section *section) noexcept nogil:
     cdef int status, mine = call.team.rank
+    cdef bint exclusive = call.details != NULL
     cdef const char *send = call.send + section.offset
+    cdef char *recv = call.recv + section.offset
     cdef const char *before = NULL
     cdef char *prefix = NULL
     if mine > 0:
@@ -137,10 +139,19 @@ cdef int pass_prefix_on(Call *call, Section *section) noexcept nogil:
         if status != DONE:
             return status
         prefix = region(call, section, mine)
-        reduce_onto(call.operation, prefix, before, send, section.nbytes, section.elements)
+        if before == NULL:
+            memcpy(prefix, send, section.nbytes)
+        else:
+            # An exclusive result comes there afterwards.
+            call.sources[0] = before
+            call.sources[1] = send
+            reduce_and_copy(call.operation, recv, prefix, call.sources, 2, section.elements,
+                            call.element_size)
         post(call, section, STEP_IN)
-    take_result(call.operation, call.recv + section.offset, before, prefix, send, section.nbytes,
-                section.elements, call.details != NULL)
+        if before != NULL and not exclusive:
+            return DONE
+    take_result(call.operation, recv, before, prefix, send, section.nbytes, section.elements,
+                exclusive)
     return DONE
 
 

@@ -4,7 +4,6 @@ cdef enum:
     LINE = 64                  # tiles are cut at cache lines
     STEP_IN = 1                # our vector, but for our own slice, is in our region
     STEP_RESULT = 2            # our slice of the result is
-    STRIP = 8192               # bytes reduced before they are copied, from the first-level cache
 
 
 # Where part `part` of `parts` of a vector begins, in bytes; `part` = parts: its end. An element

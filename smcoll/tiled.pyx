@@ -8,7 +8,7 @@ rank's: at any time all ranks read from different ones.
 from libc.string cimport memcpy
 
 from smcoll.barrier cimport DONE, next_rank
-from smcoll.kernels cimport reduce_operands
+from smcoll.kernels cimport reduce_and_copy, reduce_operands, strip_of
 from smcoll.pipeline cimport Call, Section, deliver, heard, heard_all, post, region, writable
 
 
@@ -35,35 +35,49 @@ cdef int copy_in_others(Call *call, Section *section) noexcept nogil:
     return DONE
 
 
-cdef inline void reduce_slice(Call *call, Section *section, char *out, size_t begin,
-                              size_t end) noexcept nogil:
+cdef inline void take_operands(Call *call, Section *section, size_t begin) noexcept nogil:
+    """All vectors from ``begin`` on, in rank order."""
     cdef int rank
     for rank in range(call.team.size):
         call.sources[rank] = region(call, section, rank) + begin
     call.sources[call.team.rank] = call.send + section.offset + begin
+
+
+cdef inline void reduce_slice(Call *call, Section *section, char *out, size_t begin,
+                              size_t end) noexcept nogil:
+    take_operands(call, section, begin)
     reduce_operands(call.operation, out, call.sources, call.team.size,
                     (end - begin) // call.element_size)
 
 
-cdef int reduce_own_slice_for_all(Call *call, Section *section) noexcept nogil:
-    """The own slice of all sources at once; into the own region for the others to read."""
-    cdef int rank = call.team.rank, status = heard_all(call, section, STEP_IN)
-    cdef size_t begin, end, strip, strip_bytes
-    cdef char *own = region(call, section, rank)
-    if status != DONE:
-        return status
-    begin = tile(call, section, rank)
-    end = tile(call, section, rank + 1)
-    # A strip at a time, so that the second copy of the result is made from the first-level cache.
-    # Not where each reduction is a call into Python.
-    strip_bytes = end - begin
-    if call.operation.kernel != NULL:
-        strip_bytes = STRIP - STRIP % call.element_size
+cdef inline void reduce_slice_around_caches(Call *call, Section *section, size_t begin,
+                                            size_t end) noexcept nogil:
+    """To the own region, and from there, strip by strip, to the user."""
+    cdef size_t strip, strip_bytes = call.element_size * strip_of(
+        call.operation, (end - begin) // call.element_size, call.element_size)
+    cdef char *own = region(call, section, call.team.rank)
     while begin < end:
         strip = min(begin + strip_bytes, end)
         reduce_slice(call, section, own + begin, begin, strip)
         deliver(call, section.offset + begin, own + begin, strip - begin)
         begin = strip
+
+
+cdef int reduce_own_slice_for_all(Call *call, Section *section) noexcept nogil:
+    """The own slice of all sources at once; into the own region for the others to read."""
+    cdef int rank = call.team.rank, status = heard_all(call, section, STEP_IN)
+    cdef size_t begin, end
+    if status != DONE:
+        return status
+    begin = tile(call, section, rank)
+    end = tile(call, section, rank + 1)
+    if call.streaming:
+        reduce_slice_around_caches(call, section, begin, end)
+    else:
+        take_operands(call, section, begin)
+        reduce_and_copy(call.operation, call.recv + section.offset + begin,
+                        region(call, section, rank) + begin, call.sources, call.team.size,
+                        (end - begin) // call.element_size, call.element_size)
     post(call, section, STEP_RESULT)
     return DONE
 

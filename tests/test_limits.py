@@ -17,7 +17,7 @@ from smcoll.floor import floor, read
 
 BENCH = Path(__file__).resolve().parents[1] / "bench"
 SECTIONS = {"there_and_back", "exchange", "sched_yield", "copy", "reduction", "modified",
-            "handover", "one_to_all"}
+            "handover", "one_to_all", "rewrite", "rewrite_copy"}
 CPUS = [core[0] for core in launch.cores(node.allowed_cpus())][:3]  # all of many take minutes
 CORES = len(CPUS)
 
