@@ -85,7 +85,7 @@ cdef struct Team:
     size_t streaming_from[COLLECTIVES]    # ... a rank's result is written around the caches
     size_t kernel_copy_from[COLLECTIVES]  # ... what a rank hands out is read through the kernel
     const HeapView *heaps      # every rank's shared heap; NULL: this communicator has none
-    size_t direct_above        # messages in streams of so many bytes are read where they lie
+    size_t direct_from[COLLECTIVES]       # ... a message is read in its sender's heap
     const OtherProcess *processes  # every rank's; NULL: they can't read each other's memory
     uint64_t direct_bytes      # of this call, moved to or from other ranks' arrays without staging
     # Counters: functions of the sequence of calls only, hence the same on every rank.

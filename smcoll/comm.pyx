@@ -152,7 +152,7 @@ class Collectives(Reductions, Movement, Objects):
                           "around_caches_from": engine.around_caches_from(collective)}
             reason = row.reason
             if engine.uses_heaps:
-                parameters["in_place_from"] = max(engine.config.heap_threshold,
+                parameters["in_place_from"] = max(engine.direct_sizes[collective],
                                                   engine.stream_inline + 1)
                 reason += "; a message that lies in its sender's shared heap is read there"
             if collective in engine.kernel_copy_sizes and row.number == 0:

@@ -248,6 +248,10 @@ class Config:
     heap_size: int = _setting(
         0, _bytes_between(0, 1 << 50), "bytes",
         "memory that the heaps of all ranks of this node may have; 0: half of the node's")
+    direct_size: int = _setting(
+        0, _bytes_between(0, 1 << 50), "bytes",
+        "messages of Gather, Scatter and Alltoall of so many bytes are read in their sender's "
+        "heap; 0: chosen by collective and ranks, at least heap_threshold")
     kernel_copy: bool = _setting(
         True, _boolean, "",
         "what a long Scatter, or Alltoall of many ranks, hands out is copied once: receivers read "

@@ -386,6 +386,7 @@ cdef class Engine(MemberWithMemory):
             result += incoming[i].room
         if exchange.own != NULL:
             result += exchange.own_place.nbytes
+        exchange.direct_from = self.team.direct_from[collective]
         streaming = result >= self.team.streaming_from[collective]
         for i in range(receives):
             incoming[i].cursor.streaming = streaming

@@ -238,7 +238,7 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
             engine = Engine(mapping, config, rank, size, oversubscribed, instructions,
                             progress.poke, budget, places=[fact["place"] for fact in facts])
             if heaps is not None:
-                engine.use_heaps(heaps)
+                engine.use_heaps(heaps, select.direct_sizes(config, size))
             if reads:
                 engine.use_processes(memories, select.kernel_copy_sizes(
                     config, size, oversubscribed))

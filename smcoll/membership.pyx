@@ -72,7 +72,7 @@ cdef class Member:
         for collective in range(COLLECTIVES):
             self.team.streaming_from[collective] = config.streaming_size or SIZE_MAX
             self.team.kernel_copy_from[collective] = SIZE_MAX
-        self.team.direct_above = config.heap_threshold
+            self.team.direct_from[collective] = SIZE_MAX
         self.attendant = Attendant()
         self.attendant.poke = poke
         reference = weakref.ref(self)

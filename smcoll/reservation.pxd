@@ -23,6 +23,7 @@ cdef class MemberWithMemory(Member):
     cdef const void **sources
     cdef object heaps          # keeps the peers' heaps mapped
     cdef HeapView *heap_views
+    cdef readonly dict direct_sizes       # from where on messages are read in heaps, by collective
     cdef readonly dict kernel_copy_sizes  # from where on they do, by collective
     cdef OtherProcess *processes   # where the ranks can read each other's memory
     cdef Stream *streams       # one per rank, once the streams are reserved

@@ -32,6 +32,7 @@ cdef class MemberWithMemory(Member):
     """Reserves what calls need, and agrees on it."""
 
     def __cinit__(self):
+        self.direct_sizes = {}
         self.kernel_copy_sizes = {}
         # The operands of one call, from every rank: as such, and two more lists for slices.
         self.sources = <const void **> malloc(3 * self.team.size * sizeof(void *))
@@ -46,8 +47,11 @@ cdef class MemberWithMemory(Member):
 
     # ------------------------------------------------------------------ other ranks' own memory
 
-    def use_heaps(self, heaps):
-        """Take over every rank's heap, as mapped here; None for the own one."""
+    def use_heaps(self, heaps, sizes):
+        """Take over every rank's heap, as mapped here; None for the own one.
+
+        ``sizes``: from how many bytes messages are read there, by collective.
+        """
         cdef PeerHeap peer
         cdef int rank
         self.heap_views = <HeapView *> malloc(self.team.size * sizeof(HeapView))
@@ -61,6 +65,9 @@ cdef class MemberWithMemory(Member):
                 self.heap_views[rank] = peer.view
         self.heaps = heaps
         self.team.heaps = self.heap_views
+        for collective, nbytes in sizes.items():
+            self.team.direct_from[<int> COLLECTIVE_NUMBERS[collective]] = nbytes
+        self.direct_sizes = sizes
 
     def use_processes(self, records, sizes):
         """The ranks can read each other's memory through the kernel: every one's record.

@@ -51,7 +51,7 @@ class Decision:
 # Larger ones are faster staged, wherever the arrays lie (docs/heap.md): some copy in while others
 # copy out, through regions that stay in the caches. By the number of ranks, 2 or more. Where heaps
 # were tuned, what was measured decides.
-DIRECT_AT_MOST = {"bcast": (512 * KIB, 8 << 20), "allgather": (8 << 20, 512 * KIB)}
+DIRECT_AT_MOST = {"bcast": (512 * KIB, 8 << 20), "allgather": (2 << 20, 512 * KIB)}
 REASONS = {"table": "decision table measured by smcoll tune",
            "model": "performance model with this machine's parameters"}
 
@@ -154,6 +154,19 @@ def kernel_copy_sizes(config, ranks: int, oversubscribed: bool) -> dict[str, int
     if ranks > 2 and oversubscribed:
         sizes["alltoall"] = (32 if ranks <= 4 else 3) << 20
     return sizes
+
+
+def direct_sizes(config, ranks: int) -> dict[str, int]:
+    """From how many bytes messages are read in their sender's shared heap, by collective.
+
+    Measured (docs/heap.md). Between two ranks the root of a Gather or Scatter would wait for the
+    other one's copy, or make it alone; staged, both work at the same time.
+    """
+    if config.direct_size:
+        return dict.fromkeys(("gather", "scatter", "alltoall"), config.direct_size)
+    rooted = 16 << 20 if ranks == 2 else 0
+    return {"gather": max(rooted, config.heap_threshold),
+            "scatter": max(rooted, config.heap_threshold), "alltoall": config.heap_threshold}
 
 
 def streaming_sizes(ranks: int, cache: int) -> dict[str, int]:

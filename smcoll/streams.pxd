@@ -36,6 +36,7 @@ cdef struct Exchange:
     Transfer *outgoing
     Transfer *incoming
     int sends, receives        # how many of each
+    size_t direct_from         # messages of so many bytes are read in their sender's heap
     bint may_be_read           # what is sent, in private memory, through the kernel
     Cursor *own                # this rank's message to itself, and its place; or NULL
     Cursor *own_place

@@ -68,7 +68,7 @@ cdef void begin_exchange(Exchange *exchange) noexcept nogil:
     for i in range(exchange.sends):
         exchange.outgoing[i].done = 0
         exchange.outgoing[i].begun = exchange.outgoing[i].finished = False
-        exchange.outgoing[i].place = place_for(exchange.team, &exchange.outgoing[i])
+        exchange.outgoing[i].place = place_for(exchange, &exchange.outgoing[i])
         exchange.outgoing[i].address = address_for(exchange, &exchange.outgoing[i])
     for i in range(exchange.receives):
         exchange.incoming[i].done = exchange.incoming[i].nbytes = 0
@@ -84,12 +84,12 @@ cdef void begin_exchange(Exchange *exchange) noexcept nogil:
     exchange.truncated = 0
 
 
-cdef uint64_t place_for(Team *team, Transfer *message) noexcept nogil:
+cdef uint64_t place_for(Exchange *exchange, Transfer *message) noexcept nogil:
     """Short messages are staged wherever they lie: a copy is less than the wait for its reader."""
-    if (message.cursor.runs != NULL or message.nbytes < team.direct_above
-            or in_cell(team, message.nbytes)):
+    if (message.cursor.runs != NULL or message.nbytes < exchange.direct_from
+            or in_cell(exchange.team, message.nbytes)):
         return STAGED
-    return place_of(team, message.cursor.address, message.nbytes)
+    return place_of(exchange.team, message.cursor.address, message.nbytes)
 
 
 cdef uint64_t address_for(Exchange *exchange, Transfer *message) noexcept nogil:

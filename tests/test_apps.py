@@ -78,7 +78,8 @@ def test_both_layers_give_what_numpy_gives(name, ranks, tmp_path):
 
 @pytest.mark.parametrize("name", ["matvec", "barnes_hut", "summa", "vectors"])
 def test_arrays_in_heaps_are_used_where_they_lie(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("SMCOLL_HEAP_THRESHOLD", "64")
+    for setting in ("HEAP_THRESHOLD", "DIRECT_SIZE"):
+        monkeypatch.setenv(f"SMCOLL_{setting}", "64")
     figure = tmp_path / "figure.png"
     rows = record_of(name, tmp_path, "-n", 2, "--heap", "--plot", figure,
                      *HAND_MADE.get(name, []))["rows"]

@@ -16,6 +16,7 @@ from smcoll.memory import budget
 PAGE = os.sysconf("SC_PAGESIZE")
 LARGE = 20_000    # elements: above the threshold
 PRIVATE = "numpy's own arrays are private in it"
+EVERYTHING_DIRECT = {"heap": True, "strict": True, "direct_size": 32 << 10}
 
 
 def allreduce(comm, send, recv) -> None:
@@ -37,7 +38,7 @@ def test_any_mixture_of_shared_and_private_arrays_is_right(comm_world, who):
                   "results": result, "operands": not result}[who]
         return smcoll.empty(LARGE) if shared else np.empty(LARGE)
 
-    with smcoll.Comm(comm_world, smcoll.Config(heap=True, strict=True)) as comm:
+    with smcoll.Comm(comm_world, smcoll.Config(**EVERYTHING_DIRECT)) as comm:
         rank, size = comm.rank, comm.size
         # Of one node; over several the same must be right without.
         assert comm.uses_heap or "network" in comm.explain("allreduce", nbytes=8).path
@@ -77,7 +78,7 @@ def test_any_mixture_of_shared_and_private_arrays_is_right(comm_world, who):
 
 @pytest.mark.mpi(2, 3)
 def test_operands_and_results_at_odd_addresses(comm_world):
-    with smcoll.Comm(comm_world, smcoll.Config(heap=True, strict=True)) as comm:
+    with smcoll.Comm(comm_world, smcoll.Config(**EVERYTHING_DIRECT)) as comm:
         for shift in (1, 3, 8 * comm.rank + 5):
             send = smcoll.empty(8 * LARGE + 64, "u1")[shift:shift + 8 * LARGE].view("f8")
             recv = smcoll.empty(8 * LARGE + 64, "u1")[7:7 + 8 * LARGE].view("f8")
@@ -88,7 +89,7 @@ def test_operands_and_results_at_odd_addresses(comm_world):
 
 @pytest.mark.mpi(2, 3)
 def test_the_same_bits_wherever_arrays_lie(comm_world):
-    with smcoll.Comm(comm_world, smcoll.Config(heap=True, strict=True)) as comm:
+    with smcoll.Comm(comm_world, smcoll.Config(**EVERYTHING_DIRECT)) as comm:
         values = np.random.default_rng(comm.rank).standard_normal(LARGE).astype("f4")
         results = []
         for send in (values, smcoll.array(values)):
@@ -101,11 +102,28 @@ def test_the_same_bits_wherever_arrays_lie(comm_world):
         assert len(set(comm.allgather(results[0]))) == 1
 
 
+@pytest.mark.one_node
+@pytest.mark.mpi(2, 3)
+def test_two_ranks_gather_in_place_only_what_is_very_long(comm_world):
+    config = smcoll.Config(heap=True, strict=True, heap_threshold=32 << 10, direct_size=0)
+    with smcoll.Comm(comm_world, config) as comm:
+        rooted = (16 << 20) if comm.size == 2 else (32 << 10)
+        assert comm.explain("scatter", 8 * LARGE).parameters["in_place_from"] == rooted
+        assert comm.explain("alltoall", 8 * LARGE).parameters["in_place_from"] == 32 << 10
+        block, blocks = smcoll.zeros(LARGE), smcoll.empty(comm.size * LARGE)
+        comm.Gather(block, blocks if comm.rank == 0 else None)
+        (row,) = (row for row in comm.stats() if row["collective"] == "gather")
+        assert (row["direct_bytes"] > 0) == (comm.rank == 0 and comm.size > 2)
+        comm.Alltoall(smcoll.zeros(comm.size * LARGE), blocks)
+        (row,) = (row for row in comm.stats() if row["collective"] == "alltoall")
+        assert row["direct_bytes"] == 8 * LARGE * (comm.size - 1)
+
+
 @pytest.mark.staged(PRIVATE)
 @pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_stats_and_explain_say_what_was_direct(comm_world):
-    with smcoll.Comm(comm_world, smcoll.Config(heap=True, strict=True)) as comm:
+    with smcoll.Comm(comm_world, smcoll.Config(**EVERYTHING_DIRECT)) as comm:
         assert comm.explain("allreduce", 8 * LARGE).algorithm == "shared_heap"
         assert comm.explain("allreduce", 8).algorithm != "shared_heap"
         assert "staged" in comm.explain("allreduce", 8).reason
@@ -127,13 +145,13 @@ def test_stats_and_explain_say_what_was_direct(comm_world):
 @pytest.mark.mpi(2, 3)
 def test_long_broadcasts_and_allgathers_are_staged(comm_world):
     """From where on depends on whether there are more than two ranks."""
-    with smcoll.Comm(comm_world, smcoll.Config(heap=True, strict=True)) as comm:
+    with smcoll.Comm(comm_world, smcoll.Config(**EVERYTHING_DIRECT)) as comm:
         for collective, nbytes, direct in (("bcast", 8 * LARGE, True),
                                            ("bcast", 4 << 20, comm.size > 2),
                                            ("bcast", 16 << 20, False),
                                            ("allgather", 8 * LARGE, True),
-                                           ("allgather", 4 << 20, comm.size == 2),
-                                           ("allgather", 16 << 20, False)):
+                                           ("allgather", 2 << 20, comm.size == 2),
+                                           ("allgather", 4 << 20, False)):
             explanation = comm.explain(collective, nbytes)
             assert (explanation.algorithm == "shared_heap") == direct
             assert ("staged, wherever" in explanation.reason) == (not direct)
@@ -142,7 +160,7 @@ def test_long_broadcasts_and_allgathers_are_staged(comm_world):
 @pytest.mark.mpi(2)
 def test_a_rank_returns_only_when_nobody_uses_its_arrays(comm_world):
     """What a rank writes into its arrays right after a call is never seen by the others in it."""
-    with smcoll.Comm(comm_world, smcoll.Config(heap=True, strict=True)) as comm:
+    with smcoll.Comm(comm_world, smcoll.Config(**EVERYTHING_DIRECT)) as comm:
         send, recv = smcoll.empty(LARGE), smcoll.empty(LARGE)
         many, others = smcoll.empty(2 * LARGE), smcoll.empty(2 * LARGE)
         for number in range(200):
@@ -176,7 +194,7 @@ def mapped() -> int:
 @pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_heaps_are_mapped_once_for_all_communicators_and_unmapped_with_the_last(comm_world):
-    config = smcoll.Config(heap=True, strict=True)
+    config = smcoll.Config(**EVERYTHING_DIRECT)
     smcoll.empty(1)
     own = mapped()
     comms = [smcoll.Comm(comm_world, config) for _ in range(3)]
@@ -260,7 +278,7 @@ def test_making_an_array_waits_for_nobody(comm_world):
 # ---------------------------------------------------------------------- calls that fail
 
 
-IMPATIENT = smcoll.Config(heap=True, strict=True, timeout=0.3)
+IMPATIENT = smcoll.Config(timeout=0.3, **EVERYTHING_DIRECT)
 
 
 @pytest.mark.one_node
