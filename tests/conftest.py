@@ -52,7 +52,8 @@ def pytest_configure(config):
     )
     if config.getoption("heap"):
         # Jobs and programs that tests start inherit it.
-        os.environ |= {"SMCOLL_HEAP": "1", "SMCOLL_HEAP_THRESHOLD": "1", "SMCOLL_DIRECT_SIZE": "1"}
+        os.environ |= {"SMCOLL_HEAP": "1", "SMCOLL_HEAP_THRESHOLD": "1",
+                       "SMCOLL_DIRECT_SIZE": "1"}
 
 
 def pytest_generate_tests(metafunc):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..algos import ALGORITHMS, STREAMED
+from ..algos import ALGORITHMS
 from ..select import SHARED_HEAP
 from .points import points_of
 
@@ -135,11 +136,12 @@ def nodes_of(comm) -> list[dict]:
             for ranks in place.members]
 
 
-def algorithm_shown(contender: str, collective: str, algorithm: str) -> str:
+def algorithm_shown(contender: str, explanation) -> str:
     """With what becomes of arrays in shared heaps, where the algorithm's name does not say it."""
-    if contender != HEAP or algorithm == SHARED_HEAP:
-        return algorithm
-    return f"{algorithm}, {'in place' if collective in STREAMED else 'staged'}"
+    if contender != HEAP or explanation.algorithm == SHARED_HEAP:
+        return explanation.algorithm
+    direct = explanation.nbytes >= explanation.parameters.get("in_place_from", math.inf)
+    return f"{explanation.algorithm}, {'in place' if direct else 'staged'}"
 
 
 def row_of(result, name: str, explanation) -> dict:
@@ -154,7 +156,7 @@ def row_of(result, name: str, explanation) -> dict:
     ratios = (None, None, None) if wrong else result.ratio("mpi", name)
     row["ratio"], row["ratio_low"], row["ratio_high"] = ratios
     return row | {
-        "algorithm": algorithm_shown(name, result.collective, explanation.algorithm),
+        "algorithm": algorithm_shown(name, explanation),
         "path": explanation.path,
         "parameters": explanation.parameters,
         "reason": explanation.reason,
