@@ -31,7 +31,7 @@ def pytest_addoption(parser):
                      "PyPI; large models, ThreadSanitizer and planted bugs)")
     parser.addoption("--heap", action="store_true",
                      help="run everything with arrays in shared heaps, the smallest, too "
-                     "(SMCOLL_HEAP, SMCOLL_HEAP_THRESHOLD and SMCOLL_DIRECT_SIZE 1), without the tests "
+                     "(SMCOLL_HEAP, _HEAP_THRESHOLD and _DIRECT_SIZE are 1), without the tests "
                      "marked staged")
     parser.addoption("--nodes", type=int, default=1,
                      help="run the tests marked mpi on so many pretended nodes")
