@@ -154,7 +154,8 @@ class Collectives(Reductions, Movement, Objects):
             if engine.uses_heaps:
                 parameters["in_place_from"] = max(engine.direct_sizes[collective],
                                                   engine.stream_inline + 1)
-                reason += "; a message that lies in its sender's shared heap is read there"
+                reason += ("; a message of so many bytes (in_place_from) that lies in its sender's "
+                           "shared heap is read there")
             if collective in engine.kernel_copy_sizes and row.number == 0:
                 parameters["kernel_copy_from"] = engine.kernel_copy_sizes[collective]
                 reason += ("; what a rank hands out is read in its memory through the kernel if it "

@@ -70,7 +70,7 @@ cdef int exchange_places(Call *call, bint *nobody_stages, bint *all_stage) noexc
     cdef int rank, status
     cdef bint mine = wants_result(call, team.rank)
     places.send = places.recv = STAGED
-    # Not allowed by MPI; as right as it is staged.
+    # Not allowed by MPI: then nobody else reads or writes there.
     if not mine or not overlap_in_part(call):
         places.send = place_of(team, call.send, call.nbytes)
         if mine:

@@ -49,9 +49,10 @@ class Decision:
 
 
 # Larger ones are faster staged, wherever the arrays lie (docs/heap.md): some copy in while others
-# copy out, through regions that stay in the caches. By the number of ranks, 2 or more. Where heaps
+# copy out, through regions that stay in the caches; a Scan's chain reads each prefix once. By the number of ranks, 2 or more. Where heaps
 # were tuned, what was measured decides.
-DIRECT_AT_MOST = {"bcast": (512 * KIB, 8 << 20), "allgather": (2 << 20, 512 * KIB)}
+DIRECT_AT_MOST = {"bcast": (512 * KIB, 8 << 20), "allgather": (2 << 20, 512 * KIB),
+                  "scan": (0, 0), "exscan": (0, 0)}
 REASONS = {"table": "decision table measured by smcoll tune",
            "model": "performance model with this machine's parameters"}
 
@@ -164,9 +165,9 @@ def direct_sizes(config, ranks: int) -> dict[str, int]:
     """
     if config.direct_size:
         return dict.fromkeys(("gather", "scatter", "alltoall"), config.direct_size)
-    rooted = 16 << 20 if ranks == 2 else 0
-    return {"gather": max(rooted, config.heap_threshold),
-            "scatter": max(rooted, config.heap_threshold), "alltoall": config.heap_threshold}
+    least = {"gather": 16 << 20, "scatter": 8 << 20} if ranks == 2 else {}
+    return {collective: max(least.get(collective, 0), config.heap_threshold)
+            for collective in ("gather", "scatter", "alltoall")}
 
 
 def streaming_sizes(ranks: int, cache: int) -> dict[str, int]:

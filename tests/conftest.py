@@ -31,8 +31,8 @@ def pytest_addoption(parser):
                      "PyPI; large models, ThreadSanitizer and planted bugs)")
     parser.addoption("--heap", action="store_true",
                      help="run everything with arrays in shared heaps, the smallest, too "
-                     "(SMCOLL_HEAP, _HEAP_THRESHOLD and _DIRECT_SIZE are 1), without the tests "
-                     "marked staged")
+                     "(SMCOLL_HEAP, _HEAP_THRESHOLD and _DIRECT_SIZE 1, scans by shared_heap), without "
+                     "the tests marked staged")
     parser.addoption("--nodes", type=int, default=1,
                      help="run the tests marked mpi on so many pretended nodes")
 
@@ -53,7 +53,8 @@ def pytest_configure(config):
     if config.getoption("heap"):
         # Jobs and programs that tests start inherit it.
         os.environ |= {"SMCOLL_HEAP": "1", "SMCOLL_HEAP_THRESHOLD": "1",
-                       "SMCOLL_DIRECT_SIZE": "1"}
+                       "SMCOLL_DIRECT_SIZE": "1", "SMCOLL_SCAN": "shared_heap",
+                       "SMCOLL_EXSCAN": "shared_heap"}
 
 
 def pytest_generate_tests(metafunc):

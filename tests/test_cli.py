@@ -360,7 +360,8 @@ def test_compare_a_row_for_each_algorithm(tmp_path):
 
 def test_compare_direct_access_beside_staging(tmp_path):
     smcoll("compare", "-n", 2, "--sizes", "64K", "--collectives", "allreduce,alltoall,gather",
-           "--heap", "--budget", 0.05, "--no-point-to-point", "--json", tmp_path / "c.json")
+           "--heap", "--budget", 0.05, "--no-point-to-point", "--json", tmp_path / "c.json",
+           environment={"SMCOLL_DIRECT_SIZE": "0"})
     rows = json.loads((tmp_path / "c.json").read_text())["rows"]
     assert [(row["collective"], row["algorithm"]) for row in rows] == [
         ("allreduce", "shared_heap"), ("allreduce", "all_read"),

@@ -16,7 +16,8 @@ from smcoll.memory import budget
 PAGE = os.sysconf("SC_PAGESIZE")
 LARGE = 20_000    # elements: above the threshold
 PRIVATE = "numpy's own arrays are private in it"
-EVERYTHING_DIRECT = {"heap": True, "strict": True, "direct_size": 32 << 10}
+EVERYTHING_DIRECT = {"heap": True, "strict": True, "direct_size": 32 << 10,
+                     "scan": "shared_heap", "exscan": "shared_heap"}
 
 
 def allreduce(comm, send, recv) -> None:
@@ -107,8 +108,9 @@ def test_the_same_bits_wherever_arrays_lie(comm_world):
 def test_two_ranks_gather_in_place_only_what_is_very_long(comm_world):
     config = smcoll.Config(heap=True, strict=True, heap_threshold=32 << 10, direct_size=0)
     with smcoll.Comm(comm_world, config) as comm:
-        rooted = (16 << 20) if comm.size == 2 else (32 << 10)
-        assert comm.explain("scatter", 8 * LARGE).parameters["in_place_from"] == rooted
+        for collective, least in (("gather", 16 << 20), ("scatter", 8 << 20)):
+            assert comm.explain(collective, 8 * LARGE).parameters["in_place_from"] == (
+                least if comm.size == 2 else 32 << 10)
         assert comm.explain("alltoall", 8 * LARGE).parameters["in_place_from"] == 32 << 10
         block, blocks = smcoll.zeros(LARGE), smcoll.empty(comm.size * LARGE)
         comm.Gather(block, blocks if comm.rank == 0 else None)
