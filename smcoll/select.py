@@ -49,8 +49,8 @@ class Decision:
 
 
 # Larger ones are faster staged, wherever the arrays lie (docs/heap.md): some copy in while others
-# copy out, through regions that stay in the caches; a Scan's chain reads each prefix once. By the number of ranks, 2 or more. Where heaps
-# were tuned, what was measured decides.
+# copy out, through regions that stay in the caches; a Scan's chain reads each prefix once. By the
+# number of ranks, 2 or more. Where heaps were tuned, what was measured decides.
 DIRECT_AT_MOST = {"bcast": (512 * KIB, 8 << 20), "allgather": (2 << 20, 512 * KIB),
                   "scan": (0, 0), "exscan": (0, 0)}
 REASONS = {"table": "decision table measured by smcoll tune",

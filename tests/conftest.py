@@ -31,8 +31,8 @@ def pytest_addoption(parser):
                      "PyPI; large models, ThreadSanitizer and planted bugs)")
     parser.addoption("--heap", action="store_true",
                      help="run everything with arrays in shared heaps, the smallest, too "
-                     "(SMCOLL_HEAP, _HEAP_THRESHOLD and _DIRECT_SIZE 1, scans by shared_heap), without "
-                     "the tests marked staged")
+                     "(a threshold of 1 byte, scans by shared_heap), without the tests marked "
+                     "staged")
     parser.addoption("--nodes", type=int, default=1,
                      help="run the tests marked mpi on so many pretended nodes")
 
