@@ -263,6 +263,14 @@ cdef inline void advance_cursor(const Layout *layout, BankCursor *cursor) noexce
             cursor.pass_ += 1
 
 
+# The slot of the next call in inline slots, and what its lines are marked with.
+cdef inline uint64_t take_inline_slot(Team *team, BankCursor *slot) noexcept nogil:
+    slot[0] = team.inline_slots
+    team.rooted += 1
+    advance_cursor(&team.layout, &team.inline_slots)
+    return team.rooted
+
+
 cdef inline void release_bank(Team *team, const BankCursor *cursor) noexcept nogil:
     store_release(bank_field(&team.layout, team.base, team.rank, cursor.kind, cursor.bank),
                   cursor.pass_ + 1)

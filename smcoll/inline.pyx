@@ -10,8 +10,8 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 from smcoll.barrier cimport (
-    DONE, NO_SLEEP, BankCursor, Team, acquire_slot_waiting, advance_cursor, next_rank, publish,
-    release_slot, wait_line, wake_sleepers,
+    DONE, NO_SLEEP, BankCursor, Team, acquire_slot_waiting, next_rank, publish, release_slot,
+    take_inline_slot, wait_line, wake_sleepers,
 )
 from smcoll.kernels cimport reduce_operands
 from smcoll.segment cimport Line, exchange_line, rooted_line
@@ -48,15 +48,12 @@ cdef int allreduce_inline(Team *team, const char *send, char *recv, size_t nbyte
 cdef int bcast_inline(Team *team, char *buffer, size_t nbytes, int root,
                       const TreeView *tree) noexcept nogil:
     """Fan-out tree (GS 3.3): a child reads its parent's line; one with children passes it on."""
-    cdef BankCursor slot = team.inline_slots
+    cdef BankCursor slot
+    cdef uint64_t value = take_inline_slot(team, &slot)
     cdef int v = to_virtual(team.rank, root, team.size)
     cdef Line *own = rooted_line(&team.layout, team.base, team.rank, slot.bank, slot.slot)
     cdef Line *line
     cdef int parent, status
-    cdef uint64_t value
-    team.rooted += 1
-    value = team.rooted
-    advance_cursor(&team.layout, &team.inline_slots)
     if v != 0:
         parent = to_real(tree.parent[v], root, team.size)
         line = rooted_line(&team.layout, team.base, parent, slot.bank, slot.slot)
@@ -82,15 +79,12 @@ cdef int reduce_inline(Team *team, const char *send, char *recv, size_t nbytes, 
                        const Operation *operation, int root, const TreeView *tree,
                        const void **sources) noexcept nogil:
     """Fan-in tree (GS 3.2): a parent reduces its children's lines onto its own data."""
-    cdef BankCursor slot = team.inline_slots
+    cdef BankCursor slot
+    cdef uint64_t value = take_inline_slot(team, &slot)
     cdef int v = to_virtual(team.rank, root, team.size)
     cdef Line *own = rooted_line(&team.layout, team.base, team.rank, slot.bank, slot.slot)
     cdef Line *line
     cdef int i, child, status
-    cdef uint64_t value
-    team.rooted += 1
-    value = team.rooted
-    advance_cursor(&team.layout, &team.inline_slots)
     sources[0] = send
     for i in range(tree.children[v]):
         child = to_real(tree.first_child[v] + i, root, team.size)

@@ -21,7 +21,8 @@ from libc.string cimport memcpy
 
 from smcoll.atomics cimport store_release
 from smcoll.barrier cimport (
-    DONE, BankCursor, acquire_slot_waiting, advance_cursor, publish, release_slot, wait_line,
+    DONE, BankCursor, acquire_slot_waiting, advance_cursor, publish, release_slot,
+    take_inline_slot, wait_line,
 )
 from smcoll.domains cimport n_ary_tree, one_stage_tree, two_stage_tree
 from smcoll.kernels cimport reduce_operands
@@ -160,14 +161,11 @@ cdef int allreduce_reduce_broadcast(Call *call, bint pipelined,
 cdef int bcast_inline_down(Team *team, char *buffer, size_t nbytes,
                            const Neighbours *down) noexcept nogil:
     """The same in the flag lines: a child reads its parent's, one with children passes it on."""
-    cdef BankCursor slot = team.inline_slots
+    cdef BankCursor slot
+    cdef uint64_t value = take_inline_slot(team, &slot)
     cdef Line *own = rooted_line(&team.layout, team.base, team.rank, slot.bank, slot.slot)
     cdef Line *line
     cdef int status
-    cdef uint64_t value
-    team.rooted += 1
-    value = team.rooted
-    advance_cursor(&team.layout, &team.inline_slots)
     if down.parent >= 0:
         line = rooted_line(&team.layout, team.base, down.parent, slot.bank, slot.slot)
         status = wait_line(team, line, value, down.parent)
@@ -188,15 +186,12 @@ cdef int reduce_inline_up(Team *team, const char *send, char *recv, size_t nbyte
                           const Operation *operation, const Neighbours *up, int arity,
                           const void **sources) noexcept nogil:
     """The same in the flag lines: children's lines onto the own data, n - 1 a round."""
-    cdef BankCursor slot = team.inline_slots
+    cdef BankCursor slot
+    cdef uint64_t value = take_inline_slot(team, &slot)
     cdef Line *own = rooted_line(&team.layout, team.base, team.rank, slot.bank, slot.slot)
     cdef Line *line
     cdef char *out = recv
     cdef int i, status, filled = 0, family = arity - 1
-    cdef uint64_t value
-    team.rooted += 1
-    value = team.rooted
-    advance_cursor(&team.layout, &team.inline_slots)
     if up.parent >= 0:
         out = own.payload
         status = acquire_slot_waiting(team, &slot)

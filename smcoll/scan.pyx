@@ -12,7 +12,7 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 from smcoll.barrier cimport (
-    DONE, BankCursor, acquire_slot_waiting, advance_cursor, publish, release_slot, wait_line,
+    DONE, BankCursor, acquire_slot_waiting, publish, release_slot, take_inline_slot, wait_line,
 )
 from smcoll.kernels cimport reduce_and_copy, reduce_operands
 from smcoll.pipeline cimport (
@@ -29,13 +29,10 @@ cdef int scan_inline(Team *team, const char *send, char *recv, size_t nbytes, si
                      ) noexcept nogil:
     """Short vectors travel in the inline slots of rooted calls: nothing here proves that the
     higher ranks have read, so the slots are recycled by their banks' barriers."""
-    cdef BankCursor slot = team.inline_slots
+    cdef BankCursor slot
+    cdef uint64_t value = take_inline_slot(team, &slot)
     cdef Line *line
     cdef int rank, status
-    cdef uint64_t value
-    team.rooted += 1
-    value = team.rooted
-    advance_cursor(&team.layout, &team.inline_slots)
     if team.rank < team.size - 1:
         status = acquire_slot_waiting(team, &slot)
         if status != DONE:
@@ -60,15 +57,12 @@ cdef int scan_inline_chain(Team *team, const char *send, char *recv, size_t nbyt
                            size_t elements, const Operation *operation, bint exclusive
                            ) noexcept nogil:
     """In the same slots: a rank hears its neighbour only, and posts for the other one."""
-    cdef BankCursor slot = team.inline_slots
+    cdef BankCursor slot
+    cdef uint64_t value = take_inline_slot(team, &slot)
     cdef const char *before = NULL
     cdef char *prefix = NULL
     cdef Line *line
     cdef int status
-    cdef uint64_t value
-    team.rooted += 1
-    value = team.rooted
-    advance_cursor(&team.layout, &team.inline_slots)
     if team.rank > 0:
         line = rooted_line(&team.layout, team.base, team.rank - 1, slot.bank, slot.slot)
         status = wait_line(team, line, value, team.rank - 1)
