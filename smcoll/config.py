@@ -244,7 +244,8 @@ class Config:
         "SMCOLL_HEAP=1 puts numpy's arrays there, too")
     heap_threshold: int = _setting(
         "32K", _bytes_between(1, 1 << 50), "bytes",
-        "numpy's arrays of at least this size go to the heap, calls of at least this size use it")
+        "numpy's arrays of at least this size go to the heap, calls of at least this size use it "
+        "where that is faster (explain says)")
     heap_size: int = _setting(
         0, _bytes_between(0, 1 << 50), "bytes",
         "memory that the heaps of all ranks of this node may have; 0: half of the node's")

@@ -73,7 +73,7 @@ def with_allgather(machine: Machine, moved: float, part: float, nbytes: float) -
 @cost("allreduce", "tiled")
 def allreduce_tiled(machine, m, nbytes, plan):
     """LHS 2.4, naive, then an allgather of the slices."""
-    moved = own_slice(machine, m, nbytes, machine.ranks)
+    moved = own_slice(machine, m, nbytes, machine.ranks, posted=False)
     moved = with_allgather(machine, moved, m / machine.ranks, nbytes)
     return everyone(machine, moved, 2, 3)
 

@@ -103,15 +103,17 @@ def halving(machine: Machine, m: float, nbytes: float) -> tuple[float, float, in
     return latency + machine.beta.latency, moved, waits
 
 
-def own_slice(machine: Machine, m: float, nbytes: float, d: int) -> float:
+def own_slice(machine: Machine, m: float, nbytes: float, d: int, posted: bool = True) -> float:
     """LHS (8), staged: all but the own slice is copied in, the own one of all ranks is reduced.
+
+    ``posted``: into the region; else to the user, and what is posted is copied from there.
 
     ``d`` ranks share a link at a time: all where everybody takes the sources in the same order
     (the naive form), q where they take them by turns (Mamidala's cyclic form).
     """
     part = m / machine.ranks
-    return (machine.copy(m - part, nbytes) + machine.reduce_all(part, nbytes, d)
-            + machine.beta.rewritten(part, nbytes))
+    moved = machine.copy(m - part, nbytes) + machine.reduce_all(part, nbytes, d)
+    return moved + machine.beta.rewritten(part, nbytes) if posted else moved
 
 
 def hierarchical_slices(machine: Machine, m: float, nbytes: float) -> tuple[float, float, int]:
