@@ -249,7 +249,7 @@ def with_heaps(**errors):
 
 
 def test_what_was_measured_with_heaps_decides_where_ranks_share_heaps(write):
-    config = Config(table=str(write(**with_heaps())))
+    config = Config(table=str(write(**with_heaps())), heap_threshold=32 << 10)
     private, shared = (tables.for_ranks(config, 2, False, heaps) for heaps in (False, True))
     decided = select.decide(config, 2, False, table=shared, heaps=True)
     assert select.decision_for(decided, "allreduce", LARGE).algorithm == "shared_heap"
@@ -373,7 +373,9 @@ def test_tune_measures_and_its_table_is_used(tmp_path):
     assert "recursive_halving" in model
 
 
-def test_tune_with_heaps_measures_direct_access_beside_staging(tmp_path):
+def test_tune_with_heaps_measures_direct_access_beside_staging(tmp_path, monkeypatch):
+    for setting, value in (("HEAP", "0"), ("HEAP_THRESHOLD", "32K")):
+        monkeypatch.setenv(f"SMCOLL_{setting}", value)
     table = tmp_path / "table.json"
     options = ("-n", 2, "--sizes", "8,64K", "--collectives", "allreduce,allgather", "--rounds", 1,
                "-r", 1, "--budget", 0.0001, "--table", table, "--json", tmp_path / "t.json")
