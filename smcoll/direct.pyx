@@ -24,7 +24,7 @@ from smcoll.barrier cimport (
 from smcoll.bcast cimport bcast_fan_out
 from smcoll.cursor cimport Cursor, copy_message, pack_next, unpack_next
 from smcoll.heap cimport STAGED
-from smcoll.kernels cimport copy_result, reduce_operands, strip_of
+from smcoll.kernels cimport copy_result, reduce_operands, strip_bytes
 from smcoll.pipeline cimport (
     SECTION_STEPS, Call, Section, complete, deliver, heard, heard_all, plan_call, post, region,
     writable,
@@ -187,15 +187,14 @@ cdef void reduce_own_slice(Call *call, Section *section, char *staged) noexcept 
     cdef Team *team = call.team
     cdef size_t at = tile(call, section, team.rank), strip
     cdef size_t end = tile(call, section, team.rank + 1)
-    cdef size_t strip_bytes = call.element_size * strip_of(
-        call.operation, (end - at) // call.element_size, call.element_size)
+    cdef size_t longest = strip_bytes(call.operation, end - at, call.element_size)
     cdef const char *place
     cdef char *out
     cdef bint to_region = staged != NULL and somebody_copies_out(call)
     cdef int rank
     team.direct_bytes += (end - at) * <size_t> places_of_others(call)
     while at < end:
-        strip = min(strip_bytes, end - at)
+        strip = min(longest, end - at)
         for rank in range(team.size):
             place = <const char *> operand_places(call)[rank]
             if rank == team.rank:

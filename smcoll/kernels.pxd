@@ -64,28 +64,27 @@ cdef enum:
     STRIP = 8192               # bytes reduced before they are copied, from the first-level cache
 
 
-# Whole elements of at most STRIP bytes; everything at once where it is a function's to do: that may
-# be a call into Python.
-cdef inline size_t strip_of(const Operation *operation, size_t elements,
-                            size_t element_size) noexcept nogil:
-    return elements if operation.kernel == NULL else STRIP // element_size
+# Bytes of whole elements; all at once where it is a function's to do: that may be a call into
+# Python.
+cdef inline size_t strip_bytes(const Operation *operation, size_t nbytes,
+                               size_t element_size) noexcept nogil:
+    return nbytes if operation.kernel == NULL else STRIP - STRIP % element_size
 
 
 # Reduces to `out`, and copies that to `copy` from the first-level cache. `copy`: what other cores
 # have read, for there a copy is faster than a kernel's stores (docs/performance.md). `sources` is
 # used up.
 cdef inline void reduce_and_copy(const Operation *operation, char *out, char *copy,
-                                 const void **sources, int count, size_t elements,
+                                 const void **sources, int count, size_t nbytes,
                                  size_t element_size) noexcept nogil:
-    cdef size_t at_once = strip_of(operation, elements, element_size), part, nbytes
+    cdef size_t longest = strip_bytes(operation, nbytes, element_size), strip
     cdef int i
-    while elements > 0:
-        part = min(elements, at_once)
-        nbytes = part * element_size
-        reduce_operands(operation, out, sources, count, part)
-        copy_bytes(copy, out, nbytes)
+    while nbytes > 0:
+        strip = min(nbytes, longest)
+        reduce_operands(operation, out, sources, count, strip // element_size)
+        copy_bytes(copy, out, strip)
         for i in range(count):
-            sources[i] = <const char *> sources[i] + nbytes
-        out += nbytes
-        copy += nbytes
-        elements -= part
+            sources[i] = <const char *> sources[i] + strip
+        out += strip
+        copy += strip
+        nbytes -= strip

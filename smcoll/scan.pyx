@@ -139,7 +139,7 @@ cdef int pass_prefix_on(Call *call, Section *section) noexcept nogil:
             # An exclusive result comes there afterwards.
             call.sources[0] = before
             call.sources[1] = send
-            reduce_and_copy(call.operation, recv, prefix, call.sources, 2, section.elements,
+            reduce_and_copy(call.operation, recv, prefix, call.sources, 2, section.nbytes,
                             call.element_size)
         post(call, section, STEP_IN)
         if before != NULL and not exclusive:

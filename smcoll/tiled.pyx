@@ -8,7 +8,7 @@ rank's: at any time all ranks read from different ones.
 from libc.string cimport memcpy
 
 from smcoll.barrier cimport DONE, next_rank
-from smcoll.kernels cimport reduce_and_copy, reduce_operands, strip_of
+from smcoll.kernels cimport reduce_and_copy, reduce_operands, strip_bytes
 from smcoll.pipeline cimport Call, Section, deliver, heard, heard_all, post, region, writable
 
 
@@ -53,11 +53,10 @@ cdef inline void reduce_slice(Call *call, Section *section, char *out, size_t be
 cdef inline void reduce_slice_around_caches(Call *call, Section *section, size_t begin,
                                             size_t end) noexcept nogil:
     """To the own region, and from there, strip by strip, to the user."""
-    cdef size_t strip, strip_bytes = call.element_size * strip_of(
-        call.operation, (end - begin) // call.element_size, call.element_size)
+    cdef size_t strip, longest = strip_bytes(call.operation, end - begin, call.element_size)
     cdef char *own = region(call, section, call.team.rank)
     while begin < end:
-        strip = min(begin + strip_bytes, end)
+        strip = min(begin + longest, end)
         reduce_slice(call, section, own + begin, begin, strip)
         deliver(call, section.offset + begin, own + begin, strip - begin)
         begin = strip
@@ -77,7 +76,7 @@ cdef int reduce_own_slice_for_all(Call *call, Section *section) noexcept nogil:
         take_operands(call, section, begin)
         reduce_and_copy(call.operation, call.recv + section.offset + begin,
                         region(call, section, rank) + begin, call.sources, call.team.size,
-                        (end - begin) // call.element_size, call.element_size)
+                        end - begin, call.element_size)
     post(call, section, STEP_RESULT)
     return DONE
 

@@ -33,8 +33,8 @@ COMPLETE = "complete"
 DEADLINE = 40.0  # seconds for one sequence (it takes one or two)
 
 # What ThreadSanitizer must report of a planted bug, or find in the data that it spoils. Slots that
-# are released before they are read are found by tests/test_banks.py, at once and always: here a
-# writer would have to come all the way round within one copy.
+# are released before they are read are tests/test_banks.py's: here a writer would have to come all
+# the way round within one copy.
 PLANTED = ("post_before_copy", "one_exchange_slot", "no_bank_barrier", "bank_one_round_early",
            "no_read_handshake", "stream_post_before_copy", "no_credit", "one_cell_too_many",
            "credit_before_reading", "relaxed_flag", "relaxed_load")
