@@ -58,7 +58,7 @@ def limited():
 
 
 def test_arrays_are_made_in_the_heap_one_by_one():
-    heap_arrays.stop_using()  # with --heap, an earlier file's test may have had it
+    heap_arrays.stop_using()  # with SMCOLL_HEAP=1 (--heap), importing smcoll.comm has used it
     for made in (smcoll.empty((3, 4)), smcoll.zeros(7, "i4"), smcoll.array([1, 2, 3]),
                  smcoll.empty_like(np.ones((2, 2), "f4"))):
         assert smcoll.is_shared(made)
