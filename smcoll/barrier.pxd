@@ -113,6 +113,7 @@ cdef struct Team:
     int64_t began              # the last call (monotonic ns), of more than a few ranks
     uint64_t woken             # how often another rank, by beginning a call, cut a pause short
     Sleeping sleeping          # in this call, for an inline line; who posts it wakes who sleeps
+    bint wakes_for_banks       # who releases a bank wakes who sleeps until it is released
     Sleeping may_sleep         # in this wait
     int64_t sleep_after        # a wait that is longer (ns) sleeps between its polls
     uint32_t calls_since_attended
@@ -272,8 +273,10 @@ cdef inline uint64_t take_inline_slot(Team *team, BankCursor *slot) noexcept nog
 
 
 cdef inline void release_bank(Team *team, const BankCursor *cursor) noexcept nogil:
-    store_release(bank_field(&team.layout, team.base, team.rank, cursor.kind, cursor.bank),
-                  cursor.pass_ + 1)
+    cdef uint64_t *field = bank_field(&team.layout, team.base, team.rank, cursor.kind, cursor.bank)
+    store_release(field, cursor.pass_ + 1)
+    if team.wakes_for_banks:
+        wake_sleepers(team, field)
 
 
 # This rank is through with the slot under `cursor` (has read all that it will read there). Behind

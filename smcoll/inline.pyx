@@ -10,8 +10,8 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 from smcoll.barrier cimport (
-    DONE, NO_SLEEP, BankCursor, Team, acquire_slot_waiting, next_rank, publish, release_slot,
-    take_inline_slot, wait_line, wake_sleepers,
+    DONE, NO_SLEEP, SLEEP_AT_ONCE, BankCursor, Team, acquire_slot_waiting, next_rank, publish,
+    release_slot, take_inline_slot, wait_line, wake_sleepers,
 )
 from smcoll.kernels cimport reduce_operands
 from smcoll.segment cimport Line, exchange_line, rooted_line
@@ -96,7 +96,11 @@ cdef int reduce_inline(Team *team, const char *send, char *recv, size_t nbytes, 
     if v == 0:
         reduce_operands(operation, recv, sources, 1 + tree.children[v], elements)
     else:
+        # Who is a whole ring ahead of a leader that waits for the network leaves it the CPU.
+        if team.wakes_for_banks:
+            team.may_sleep = SLEEP_AT_ONCE
         status = acquire_slot_waiting(team, &slot)
+        team.may_sleep = NO_SLEEP
         if status != DONE:
             return status
         reduce_operands(operation, own.payload, sources, 1 + tree.children[v], elements)

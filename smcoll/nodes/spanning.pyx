@@ -46,6 +46,7 @@ cdef class SpanningEngine(Engine):
         self.span = span
         self.node = span.node
         self.team.layout = self.node.team.layout
+        self.node.team.wakes_for_banks = self.node.team.oversubscribed
         self.node.names = list(span.place.members[span.mine])
         self.node.roles = {members[0]: span.place.role(members[0])
                            for members in span.place.members}
