@@ -9,14 +9,7 @@ from smcoll.allreduce cimport (
     allreduce_all_read, allreduce_fan_in_fan_out, allreduce_recursive_doubling,
     allreduce_recursive_halving, allreduce_tiled, allreduce_tiled_cyclic,
 )
-from smcoll.barrier cimport (
-    COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLTOALL, COLLECTIVE_BARRIER,
-    COLLECTIVE_BCAST, COLLECTIVE_EXSCAN, COLLECTIVE_GATHER, COLLECTIVE_OBJECT_ALLGATHER,
-    COLLECTIVE_OBJECT_ALLTOALL, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_OBJECT_GATHER,
-    COLLECTIVE_OBJECT_SCATTER, COLLECTIVE_REDUCE,
-    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_SCAN, COLLECTIVE_SCATTER, DONE, Team, barrier_all_read,
-    barrier_dissemination, barrier_tree, use_segments,
-)
+from smcoll.barrier cimport barrier_all_read, barrier_dissemination, barrier_tree, use_segments
 from smcoll.bcast cimport bcast_fan_out, bcast_scatter_allgather
 from smcoll.direct cimport (
     allgather_shared_heap, allreduce_shared_heap, bcast_shared_heap, reduce_shared_heap,
@@ -35,7 +28,15 @@ from smcoll.reduce cimport (
 )
 from smcoll.reduce_scatter cimport Blocks, reduce_scatter_direct, reduce_scatter_inline
 from smcoll.scan cimport scan_chain, scan_direct, scan_inline, scan_inline_chain
+from smcoll.signature cimport (
+    COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLTOALL, COLLECTIVE_BARRIER,
+    COLLECTIVE_BCAST, COLLECTIVE_EXSCAN, COLLECTIVE_GATHER, COLLECTIVE_OBJECT_ALLGATHER,
+    COLLECTIVE_OBJECT_ALLTOALL, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_OBJECT_GATHER,
+    COLLECTIVE_OBJECT_SCATTER, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_SCAN,
+    COLLECTIVE_SCATTER,
+)
 from smcoll.staged_scatter cimport reduce_scatter_tiled, reduce_scatter_tree
+from smcoll.team cimport DONE, Team
 from smcoll.tiled_hierarchical cimport allreduce_tiled_hierarchical, reduce_tiled_hierarchical
 
 ALGORITHMS = {

@@ -1,6 +1,7 @@
-from smcoll.barrier cimport Team, agrees_on_bytes
+from smcoll.barrier cimport agrees_on_bytes
 from smcoll.cursor cimport Cursor
 from smcoll.pipeline cimport Call, Section
+from smcoll.team cimport Team
 
 # What every rank sends to all, and where it goes. Blocks may differ in length.
 cdef struct Gathering:

@@ -6,14 +6,13 @@ there, less leaves the rest untouched.
 """
 
 from smcoll.atomics cimport load_relaxed
-from smcoll.barrier cimport (
-    DONE, FAILED_MISMATCH, next_rank, publish_length, wait_line_with_length,
-)
+from smcoll.barrier cimport publish_length, wait_line_with_length
 from smcoll.cursor cimport pack_next, unpack_next
 from smcoll.pipeline cimport (
     Section, complete, heard_length, plan_call, post_length, region, writable,
 )
 from smcoll.segment cimport Line, exchange_line
+from smcoll.team cimport DONE, FAILED_MISMATCH, next_rank
 
 cdef enum:
     STEP_BLOCK = 1

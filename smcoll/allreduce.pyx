@@ -2,7 +2,6 @@
 
 from libc.string cimport memcpy
 
-from smcoll.barrier cimport DONE
 from smcoll.kernels cimport reduce_operands
 from smcoll.pairwise cimport (
     STEP_FOLDED, STEP_IN, STEP_READY, copy_in, halve, power_of_two, slice_of, steps_of,
@@ -10,6 +9,7 @@ from smcoll.pairwise cimport (
 from smcoll.pipeline cimport (
     Call, Section, complete, deliver, heard, heard_all, plan_call, post, region, writable,
 )
+from smcoll.team cimport DONE
 from smcoll.tiled cimport (
     copy_in_others, copy_out_others, reduce_cyclically_for_all, reduce_own_slice_for_all,
 )

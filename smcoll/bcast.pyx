@@ -2,10 +2,10 @@
 
 from libc.string cimport memcpy
 
-from smcoll.barrier cimport DONE, next_rank
 from smcoll.pipeline cimport (
     Call, Section, complete, deliver, heard, plan_call, post, region, writable,
 )
+from smcoll.team cimport DONE, next_rank
 from smcoll.tiled cimport cut
 from smcoll.trees cimport to_real, to_virtual
 

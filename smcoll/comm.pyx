@@ -14,8 +14,8 @@ from libc.string cimport memcpy
 
 from mpi4py import MPI
 
-from smcoll.barrier cimport COLLECTIVE_BARRIER
 from smcoll.engine cimport Engine
+from smcoll.signature cimport COLLECTIVE_BARRIER
 from smcoll.state cimport (
     State, engine_of, installed_config, is_predefined, keyvals, new_state, own_mpi,
     set_installed_config, settings_for, state_of,

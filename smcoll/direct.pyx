@@ -17,10 +17,7 @@ from libc.string cimport memcpy
 
 from smcoll.allgather cimport Gathering, part_of, same_call
 from smcoll.allreduce cimport allreduce_all_read, allreduce_tiled
-from smcoll.barrier cimport (
-    DONE, FAILED_MISMATCH, BankCursor, Team, acquire_slot_waiting, advance_cursor, next_rank,
-    publish, release_slot, wait_line,
-)
+from smcoll.barrier cimport acquire_slot_waiting, advance_cursor, publish, release_slot, wait_line
 from smcoll.bcast cimport bcast_fan_out
 from smcoll.cursor cimport Cursor, copy_message, pack_next, unpack_next
 from smcoll.heap cimport STAGED
@@ -35,6 +32,7 @@ from smcoll.places cimport (
 )
 from smcoll.reduce cimport reduce_fan_in, reduce_tiled
 from smcoll.segment cimport Line, segment_line
+from smcoll.team cimport DONE, FAILED_MISMATCH, BankCursor, Team, next_rank
 from smcoll.tiled cimport STEP_IN, STEP_RESULT, copy_in_others, copy_out_others, tile
 
 cdef enum:

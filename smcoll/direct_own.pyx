@@ -5,7 +5,6 @@ A rank whose result overlaps its operand (in place) stages that: others may stil
 the result overwrites. Operands are combined in rank order.
 """
 
-from smcoll.barrier cimport DONE, Team
 from smcoll.heap cimport STAGED
 from smcoll.kernels cimport reduce_operands
 from smcoll.pipeline cimport Section, complete, heard, plan_call
@@ -16,6 +15,7 @@ from smcoll.reduce_scatter cimport (
 from smcoll.scan cimport (
     copy_in_for_higher, operands_of, reduce_vectors, scan_chain, scan_direct,
 )
+from smcoll.team cimport DONE, Team
 
 cdef enum:
     STEP_IN = 1                # as the staged forms post it

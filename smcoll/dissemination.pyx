@@ -28,10 +28,10 @@ before. The result in an excess domain overwrites the version that was given awa
 
 from libc.string cimport memcpy
 
-from smcoll.barrier cimport DONE
 from smcoll.domains cimport Domains, Holders, index_in_domain, members_of
 from smcoll.kernels cimport reduce_operands
 from smcoll.pipeline cimport Section, complete, deliver, heard, plan_call, post, region, writable
+from smcoll.team cimport DONE
 
 cdef enum:
     STEP_IN = 1

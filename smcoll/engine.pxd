@@ -2,24 +2,19 @@ from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.algos cimport Operands, Plan
 from smcoll.allgather cimport Gathering
-from smcoll.barrier cimport COLLECTIVES, NO_OPERATION, NO_TYPE, condition, pack_signature
 from smcoll.buffers cimport Specification
 from smcoll.cursor cimport Cursor
 from smcoll.kernels cimport Operation, reduction_kernel
+from smcoll.plans cimport MemberWithPlans
 from smcoll.reduce_scatter cimport Blocks
-# What collectives return, too: other modules look for it here (examples/link).
-from smcoll.reservation cimport CARRIED_OUT, USE_MPI, MemberWithMemory
+# What collectives return: other modules look for it here (examples/link).
+from smcoll.reservation cimport CARRIED_OUT, USE_MPI
+from smcoll.signature cimport COLLECTIVES, NO_OPERATION, NO_TYPE, pack_signature
 from smcoll.streams cimport Exchange, Transfer
-from smcoll.trees cimport Tree
+from smcoll.waiting cimport condition
 
 cdef enum:
-    MAX_CHOICES = 18      # a table's rows (tables.MOST_ROWS), and two more where arrays are shared
     MAX_ALGORITHMS = 16
-
-
-cdef struct Choice:
-    size_t up_to               # largest nbytes this row is for
-    Plan plan
 
 
 cdef struct Tally:
@@ -29,21 +24,11 @@ cdef struct Tally:
     int64_t timed_ns
 
 
-cdef class Engine(MemberWithMemory):
-    cdef readonly object decisions
-    cdef dict trees
-    cdef dict plans            # per-call choices that were made before
+cdef class Engine(MemberWithPlans):
     cdef list unfinished       # requests of MPI calls that were interrupted
-    cdef int *scratch
-    cdef Choice table[COLLECTIVES][MAX_CHOICES]
-    cdef int choices[COLLECTIVES]
     cdef Tally tallies[COLLECTIVES][MAX_ALGORITHMS]
     cdef Tally mpi_tallies[COLLECTIVES]
 
-    cdef Tree tree(self, int radix)
-    cdef Plan plan(self, int collective, decision)
-    cdef Plan overridden(self, collective, size_t nbytes, algorithm, fan_in, fan_out,
-                         section_bytes, pipelined, arity)
     cdef check_root(self, int root)
     cdef int check_reduction(self, Specification send, Specification recv, op) except -1
     cdef check_carried_out(self, int path)
@@ -55,7 +40,6 @@ cdef class Engine(MemberWithMemory):
                             int root) noexcept nogil
     cdef int allreduce_nogil(self, const void *send, void *recv, size_t elements, int element_type,
                              int op) except -1 nogil
-    cdef const Plan *choose(self, int collective, size_t nbytes) noexcept nogil
     cdef int wait_outside(self, condition holds, void *context, int64_t sleep_after) noexcept
     cdef int complete_outside(self, condition holds, void *context) except -1
     cdef int carry_out_stage(self, int collective, uint64_t signature, uint64_t nbytes,
@@ -84,8 +68,6 @@ cdef class Engine(MemberWithMemory):
     cdef int reduce_scatter_(self, const char *send, char *recv, const Blocks *blocks,
                              int element_type, int op, const Plan *plan) except -1
     cdef int allgather_(self, Gathering *blocks, int collective, const Plan *plan) except -1
-    cdef bint holds(self, const Plan *plan, size_t element) noexcept
-    cdef const Plan *ordered_plan(self, collective, size_t nbytes, bint commutes) except NULL
     cdef reduction_kernel kernel_of(self, int op, int element_type) noexcept
 
 

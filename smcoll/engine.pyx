@@ -1,36 +1,36 @@
-"""The engine of one communicator on one node: its trees, choices and collectives on raw memory.
+"""The engine of one communicator on one node: its collectives on raw memory.
 
 Everything above it speaks of buffers and operations, everything below of flags and offsets.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint64_t
-from libc.stdlib cimport free, malloc
 
-from smcoll.algos cimport Operands, Plan, is_inline, needs_data_regions, run_collective
+from smcoll.algos cimport Operands, Plan, needs_data_regions, run_collective
 from smcoll.allgather cimport Gathering
 from smcoll.atomics cimport monotonic_ns, unlock
-from smcoll.barrier cimport (
-    COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE,
-    COLLECTIVE_REDUCE_SCATTER, DONE, FAILED_EXCEPTION, NO_OPERATION, NO_TYPE, begin_call,
-    begin_mpi_call, condition, pack_signature, wait_until,
-)
+from smcoll.barrier cimport begin_call, begin_mpi_call
 from smcoll.buffers cimport Specification, parse
 from smcoll.cursor cimport Cursor, start_cursor
 from smcoll.kernels cimport Operation, element_size, reduction_kernel, reduction_kernel_for
 from smcoll.operations cimport code_of_op
+from smcoll.plans cimport MemberWithPlans
 from smcoll.reduce_scatter cimport Blocks
-from smcoll.reservation cimport CARRIED_OUT, USE_MPI, MemberWithMemory
+from smcoll.reservation cimport CARRIED_OUT, USE_MPI
+from smcoll.signature cimport (
+    COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE,
+    COLLECTIVE_REDUCE_SCATTER, NO_OPERATION, NO_TYPE, pack_signature,
+)
 from smcoll.streams cimport (
     NEEDS_MEMORY, Exchange, Transfer, begin_exchange, complete_exchange,
 )
-from smcoll.trees cimport Tree
+from smcoll.team cimport DONE, FAILED_EXCEPTION
+from smcoll.waiting cimport condition, wait_until
 
 from mpi4py import MPI
 
 from smcoll.algos import ALGORITHMS, COLLECTIVE_NUMBERS, OBJECT_COLLECTIVES
 from smcoll.errors import Error, SegmentError
-from smcoll.select import decision_for, in_rank_order, override
 
 
 cdef extern from "Python.h":
@@ -48,7 +48,7 @@ cdef enum:
 cdef int64_t FOREVER = (<int64_t> 1 << 62)
 
 
-cdef class Engine(MemberWithMemory):
+cdef class Engine(MemberWithPlans):
     """The compiled engine of one communicator.
 
     Created by ``smcoll.establish`` on every rank alike. ``allreduce``, ``reduce``, ``bcast`` and
@@ -56,66 +56,7 @@ cdef class Engine(MemberWithMemory):
     """
 
     def __cinit__(self):
-        self.trees = {}
-        self.plans = {}
         self.unfinished = []
-        self.scratch = <int *> malloc(2 * self.team.size * sizeof(int))
-        if self.scratch == NULL:
-            raise MemoryError()
-        self.team.scratch = self.scratch
-
-    def __dealloc__(self):
-        free(self.scratch)
-
-    # ------------------------------------------------------------------ set-up
-
-    cdef Tree tree(self, int radix):
-        """The tree of this radix: made once, kept as long as the communicator."""
-        cdef Tree tree = self.trees.get(radix)
-        if tree is None:
-            tree = Tree(self.team.size, radix)
-            self.trees[radix] = tree
-        return tree
-
-    cdef Plan plan(self, int collective, decision):
-        cdef Plan plan
-        plan.algorithm = decision.number
-        plan.fan_in = &self.tree(decision.fan_in).view
-        plan.fan_out = &self.tree(decision.fan_out).view
-        plan.arity = decision.arity
-        plan.section_bytes = min(decision.section_bytes, self.team.layout.segment_size)
-        plan.segments = min(decision.segments, self.team.layout.segments)
-        plan.pipelined = decision.pipelined
-        return plan
-
-    def write_around_caches(self, sizes):
-        """Results of so many bytes, by collective, with non-temporal stores."""
-        for collective, nbytes in sizes.items():
-            self.team.streaming_from[<int> COLLECTIVE_NUMBERS[collective]] = nbytes
-
-    def around_caches_from(self, collective):
-        """From how many bytes on a collective's result is written so."""
-        return self.team.streaming_from[<int> COLLECTIVE_NUMBERS[collective]]
-
-    def use(self, decisions):
-        """Take over a decision table: ``{collective: [Decision, ...]}``, ascending ``up_to``."""
-        cdef int number, i
-        self.decisions = decisions
-        for collective, rows in decisions.items():
-            number = COLLECTIVE_NUMBERS[collective]
-            if len(rows) > MAX_CHOICES:
-                raise ValueError(f"more than {MAX_CHOICES} rows for {collective}")
-            for i, row in enumerate(rows):
-                self.table[number][i].up_to = row.up_to
-                self.table[number][i].plan = self.plan(number, row)
-            self.choices[number] = len(rows)
-
-    cdef const Plan *choose(self, int collective, size_t nbytes) noexcept nogil:
-        cdef int i, last = self.choices[collective] - 1
-        for i in range(last):
-            if nbytes <= self.table[collective][i].up_to:
-                return &self.table[collective][i].plan
-        return &self.table[collective][last].plan
 
     cdef reduction_kernel kernel_of(self, int op, int element_type) noexcept:
         return reduction_kernel_for(op, element_type, self.instruction_set)
@@ -288,25 +229,6 @@ cdef class Engine(MemberWithMemory):
                               signature_of(collective, NO_OPERATION, NO_TYPE, plan, 0),
                               &operands, plan, blocks)
 
-    cdef bint holds(self, const Plan *plan, size_t element) noexcept:
-        """Whether each rank's slice of half a section, as algorithms cut it, holds an element."""
-        return 2 * element * <size_t> self.team.size <= plan.section_bytes
-
-    cdef const Plan *ordered_plan(self, collective, size_t nbytes, bint commutes) except NULL:
-        """What an operation follows that may not commute: operands in rank order then."""
-        cdef _KeptPlan kept
-        number = COLLECTIVE_NUMBERS[collective]
-        if commutes:
-            return self.choose(number, nbytes)
-        row = in_rank_order(self.decisions, collective, nbytes)
-        key = (collective, row.up_to, "in rank order")
-        kept = self.plans.get(key)
-        if kept is None:
-            kept = _KeptPlan()
-            kept.plan = self.plan(number, row)
-            self.plans[key] = kept
-        return &kept.plan
-
     cdef void fill_operands(self, Operands *operands, const char *send, char *recv,
                             size_t elements, size_t unit, const Operation *operation,
                             int root) noexcept nogil:
@@ -468,21 +390,6 @@ cdef class Engine(MemberWithMemory):
             send.message.address, recv.message.address, send.message.count,
             send.message.element_type, op_code, &plan))
 
-    cdef Plan overridden(self, collective, size_t nbytes, algorithm, fan_in, fan_out,
-                         section_bytes, pipelined, arity):
-        cdef _KeptPlan kept
-        row = decision_for(self.decisions, collective, nbytes)
-        key = (collective, row.up_to, algorithm, fan_in, fan_out, section_bytes, pipelined,
-               arity)
-        kept = self.plans.get(key)
-        if kept is None:
-            kept = _KeptPlan()
-            kept.plan = self.plan(COLLECTIVE_NUMBERS[collective],
-                                  override(row, collective, algorithm, fan_in, fan_out,
-                                           section_bytes, pipelined, arity))
-            self.plans[key] = kept
-        return kept.plan
-
     cdef check_root(self, int root):
         if not 0 <= root < self.team.size:
             raise MPI.Exception(MPI.ERR_ROOT)
@@ -589,11 +496,6 @@ cdef class Engine(MemberWithMemory):
             add_row(rows, title, "direct", "shared memory", &self.tallies[number][0])
         return rows
 
-    def is_inline(self, collective, int algorithm, size_t nbytes):
-        """Whether the data of such a call travel in the flag lines."""
-        return is_inline(&self.team, COLLECTIVE_NUMBERS[collective], algorithm, nbytes)
-
-
 cdef check_contiguous(Specification spec):
     if not spec.contiguous:
         raise ValueError("the engine takes contiguous data; use the communicator's method")
@@ -608,12 +510,6 @@ cdef add_row(list rows, collective, algorithm, path, Tally *tally):
     rows.append({"collective": collective, "algorithm": algorithm, "path": path,
                  "calls": tally.calls, "bytes": tally.nbytes, "seconds": seconds,
                  "direct_bytes": tally.direct_bytes})
-
-
-cdef class _KeptPlan:
-    """A plan with the caller's algorithm and radices, kept for the next such call."""
-
-    cdef Plan plan
 
 
 cdef class _Completion:

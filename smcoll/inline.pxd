@@ -1,5 +1,5 @@
-from smcoll.barrier cimport Team
 from smcoll.kernels cimport Operation
+from smcoll.team cimport Team
 from smcoll.trees cimport TreeView
 
 

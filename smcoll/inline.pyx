@@ -9,13 +9,12 @@ ahead), so they have a ring of slots of their own, recycled by a nonblocking bar
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
-from smcoll.barrier cimport (
-    DONE, NO_SLEEP, SLEEP_AT_ONCE, BankCursor, Team, acquire_slot_waiting, next_rank, publish,
-    release_slot, take_inline_slot, wait_line, wake_sleepers,
-)
+from smcoll.barrier cimport acquire_slot_waiting, publish, release_slot, take_inline_slot, wait_line
 from smcoll.kernels cimport reduce_operands
 from smcoll.segment cimport Line, exchange_line, rooted_line
+from smcoll.team cimport DONE, NO_SLEEP, SLEEP_AT_ONCE, BankCursor, Team, next_rank
 from smcoll.trees cimport to_real, to_virtual
+from smcoll.waiting cimport wake_sleepers
 
 
 cdef int allreduce_inline(Team *team, const char *send, char *recv, size_t nbytes,

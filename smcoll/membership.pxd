@@ -1,8 +1,9 @@
 from libc.stdint cimport int64_t, uint64_t
 
-from smcoll.barrier cimport Attendant, Team
 from smcoll.domains cimport Domains
 from smcoll.segment cimport Mapping
+from smcoll.team cimport Team
+from smcoll.waiting cimport Attendant
 
 
 cdef class Member:

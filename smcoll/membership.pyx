@@ -14,13 +14,15 @@ from smcoll.atomics cimport (
     fence_acquire, fence_release, load_acquire, load_relaxed, monotonic_ns, store_release, try_lock,
     unlock,
 )
-from smcoll.barrier cimport (
-    COLLECTIVES, DONE, FAILED_DAMAGED, FAILED_EXCEPTION, FAILED_MISMATCH, FAILED_PEER_DEAD,
-    FAILED_POISONED, FAILED_TIMEOUT, POISON_EXCEPTION, POISON_MISMATCH, POISON_PEER_DEAD,
-    POISON_TIMEOUT, Attendant, Team, attend_between_calls, init_team,
-)
+from smcoll.barrier cimport init_team
 from smcoll.domains cimport Domains
 from smcoll.segment cimport Mapping, Published, Status, published, status_of
+from smcoll.signature cimport COLLECTIVES
+from smcoll.team cimport (
+    DONE, FAILED_DAMAGED, FAILED_EXCEPTION, FAILED_MISMATCH, FAILED_PEER_DEAD, FAILED_POISONED,
+    FAILED_TIMEOUT, POISON_EXCEPTION, POISON_MISMATCH, POISON_PEER_DEAD, POISON_TIMEOUT, Team,
+)
+from smcoll.waiting cimport Attendant, attend_between_calls
 
 from mpi4py import MPI
 

@@ -13,10 +13,6 @@ from mpi4py import MPI
 from libc.stdint cimport int64_t
 
 from smcoll.algos cimport SCATTER_TWO_STAGE
-from smcoll.barrier cimport (
-    COLLECTIVE_ALLGATHER, COLLECTIVE_ALLTOALL, COLLECTIVE_BCAST, COLLECTIVE_GATHER,
-    COLLECTIVE_SCATTER,
-)
 from smcoll.blocks cimport (
     Block, Blocks, Sides, check_message, parse_allgather, parse_allgatherv, parse_alltoall,
     parse_alltoallv, parse_alltoallw, parse_gather, parse_gatherv, parse_scatter, parse_scatterv,
@@ -28,6 +24,10 @@ from smcoll.domains cimport DomainView, Holders, leader_of, members_of
 from smcoll.engine cimport Engine, stream_signature
 from smcoll.messages cimport Gathered, Messages
 from smcoll.reservation cimport CARRIED_OUT, USE_MPI
+from smcoll.signature cimport (
+    COLLECTIVE_ALLGATHER, COLLECTIVE_ALLTOALL, COLLECTIVE_BCAST, COLLECTIVE_GATHER,
+    COLLECTIVE_SCATTER,
+)
 from smcoll.state cimport check_root, engine_of, own_mpi
 from smcoll.streams cimport Transfer
 

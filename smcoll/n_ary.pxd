@@ -1,7 +1,7 @@
-from smcoll.barrier cimport Team
 from smcoll.domains cimport Neighbours
 from smcoll.kernels cimport Operation
 from smcoll.pipeline cimport Call, Section
+from smcoll.team cimport Team
 
 cdef enum:
     STEP_PARTIAL = 1           # the sender's subtree is reduced in its region

@@ -21,13 +21,13 @@ from libc.string cimport memcpy
 
 from smcoll.atomics cimport store_release
 from smcoll.barrier cimport (
-    DONE, BankCursor, acquire_slot_waiting, advance_cursor, publish, release_slot,
-    take_inline_slot, wait_line,
+    acquire_slot_waiting, advance_cursor, publish, release_slot, take_inline_slot, wait_line,
 )
 from smcoll.domains cimport n_ary_tree, one_stage_tree, two_stage_tree
 from smcoll.kernels cimport reduce_operands
 from smcoll.pipeline cimport complete, deliver, heard, plan_call, post, region, writable
 from smcoll.segment cimport Line, rooted_line, segment_line
+from smcoll.team cimport DONE, BankCursor
 
 
 # ---------------------------------------------------------------------- Bcast

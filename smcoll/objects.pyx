@@ -20,15 +20,14 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from smcoll.barrier cimport (
-    COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_OBJECT_ALLGATHER,
-    COLLECTIVE_OBJECT_ALLTOALL, COLLECTIVE_OBJECT_BCAST,
-    COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_SCATTER,
-)
 from smcoll.cursor cimport start_cursor
 from smcoll.engine cimport Engine, stream_signature
 from smcoll.messages cimport Gathered, Messages
 from smcoll.reservation cimport USE_MPI
+from smcoll.signature cimport (
+    COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_OBJECT_ALLGATHER, COLLECTIVE_OBJECT_ALLTOALL,
+    COLLECTIVE_OBJECT_BCAST, COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_SCATTER,
+)
 from smcoll.state cimport check_root, engine_of, own_mpi
 from smcoll.streams cimport Transfer
 

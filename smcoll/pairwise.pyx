@@ -7,12 +7,12 @@ data, the lower one copies the other half from the higher; then the ranks below 
 
 from libc.string cimport memcpy
 
-from smcoll.barrier cimport DONE
 from smcoll.kernels cimport reduce_operands
 from smcoll.pairwise cimport (
     STEP_FOLDED, STEP_IN, STEP_READY, power_of_two, steps_of,
 )
 from smcoll.pipeline cimport Call, Section, heard, post, region, writable
+from smcoll.team cimport DONE
 
 
 cdef void slice_of(int rank, int ranks, size_t elements, size_t *begin, size_t *end) noexcept nogil:

@@ -1,13 +1,11 @@
 from libc.stdint cimport uint64_t
 
 from smcoll.atomics cimport load_relaxed, store_release
-from smcoll.barrier cimport (
-    AGAIN, DONE, BankCursor, Team, acquire_slot, arrived, arrived_with_length, next_rank,
-    publish_length,
-)
+from smcoll.barrier cimport acquire_slot, arrived, arrived_with_length, publish_length
 from smcoll.domains cimport Holders, Neighbours
 from smcoll.kernels cimport Operation, copy_result
 from smcoll.segment cimport Line, data_region, segment_line
+from smcoll.team cimport AGAIN, DONE, BankCursor, Team, next_rank
 from smcoll.trees cimport TreeView
 
 cdef enum:

@@ -13,10 +13,12 @@ what its bank barrier waits for lies in earlier turns too.
 
 from libc.stdint cimport uint64_t
 
-from smcoll.barrier cimport AGAIN, DONE, Team, advance_cursor, release_slot, wait_awaited
+from smcoll.barrier cimport advance_cursor, release_slot
 from smcoll.pipeline cimport (
     MAX_PHASES, SECTION_STEPS, STEP_READ, Call, Section, heard_all, post,
 )
+from smcoll.team cimport AGAIN, DONE, Team
+from smcoll.waiting cimport wait_awaited
 
 
 cdef void plan_call(Call *call, int phases, size_t section_bytes, bint pipelined,

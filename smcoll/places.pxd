@@ -1,8 +1,8 @@
 from libc.stdint cimport uint64_t
 
 from smcoll.atomics cimport load_relaxed
-from smcoll.barrier cimport Team
 from smcoll.segment cimport Line
+from smcoll.team cimport Team
 
 
 # What a rank says of its buffers of a call: offsets in its heap, or STAGED.

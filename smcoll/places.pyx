@@ -7,12 +7,10 @@ two is the owner's business (DESIGN rule 3).
 from libc.string cimport memcpy
 
 from smcoll.atomics cimport fence_acquire, load_acquire, load_relaxed
-from smcoll.barrier cimport (
-    DONE, FAILED_DAMAGED, FAILED_POISONED, barrier_all_read, next_rank, publish_length, wait_line,
-    wait_line_with_length,
-)
+from smcoll.barrier cimport barrier_all_read, publish_length, wait_line, wait_line_with_length
 from smcoll.heap cimport STAGED, heap_address, heap_offset
 from smcoll.segment cimport exchange_line, status_of
+from smcoll.team cimport DONE, FAILED_DAMAGED, FAILED_POISONED, next_rank
 
 
 cdef uint64_t place_of(const Team *team, const void *address, size_t nbytes) noexcept nogil:

@@ -1,11 +1,11 @@
 """Reduce through the data regions (GS 3.2)."""
 
-from smcoll.barrier cimport DONE
 from smcoll.kernels cimport reduce_operands
 from smcoll.pairwise cimport STEP_READY, copy_in, halve, power_of_two, slice_of, steps_of
 from smcoll.pipeline cimport (
     Call, Section, complete, deliver, heard, plan_call, post, region, writable,
 )
+from smcoll.team cimport DONE
 from smcoll.tiled cimport (
     copy_in_others, copy_out_at_root, reduce_cyclically_for_root, reduce_own_slice_for_root,
 )

@@ -1,6 +1,6 @@
-from smcoll.barrier cimport Team
 from smcoll.kernels cimport Operation
 from smcoll.pipeline cimport Call, Section
+from smcoll.team cimport Team
 
 # How the vector is dealt out.
 cdef struct Blocks:

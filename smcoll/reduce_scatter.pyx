@@ -7,10 +7,11 @@ Operands are combined in rank order.
 
 from libc.string cimport memcpy
 
-from smcoll.barrier cimport DONE, next_rank, publish, wait_line
+from smcoll.barrier cimport publish, wait_line
 from smcoll.kernels cimport reduce_operands
 from smcoll.pipeline cimport Section, complete, heard_all, plan_call, post, region, writable
 from smcoll.segment cimport Line, exchange_line
+from smcoll.team cimport DONE, next_rank
 
 cdef enum:
     STEP_IN = 1

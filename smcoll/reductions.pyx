@@ -16,10 +16,6 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
 from smcoll.algos cimport Operands, Plan
-from smcoll.barrier cimport (
-    COLLECTIVE_ALLREDUCE, COLLECTIVE_EXSCAN, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER,
-    COLLECTIVE_SCAN,
-)
 from smcoll.blocks cimport check_message, read_integers
 from smcoll.buffers cimport Message, Specification, parse, plain_array
 from smcoll.cursor cimport Cursor, copy_message, start_cursor
@@ -30,6 +26,10 @@ from smcoll.movement cimport gather_counts
 from smcoll.operations cimport NO_OP, LocalReduction, code_of_op, mpi_takes
 from smcoll.reduce_scatter cimport Blocks
 from smcoll.reservation cimport CARRIED_OUT, USE_MPI
+from smcoll.signature cimport (
+    COLLECTIVE_ALLREDUCE, COLLECTIVE_EXSCAN, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER,
+    COLLECTIVE_SCAN,
+)
 from smcoll.state cimport check_root, engine_of, own_mpi
 
 cdef object IN_PLACE = MPI.IN_PLACE

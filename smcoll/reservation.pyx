@@ -13,14 +13,13 @@ from libc.stdlib cimport free, malloc
 
 from smcoll.algos cimport Plan, needs_data_regions
 from smcoll.atomics cimport unlock
-from smcoll.barrier cimport (
-    COLLECTIVE_RESERVE, NO_OPERATION, NO_TYPE, begin_call, pack_signature,
-)
+from smcoll.barrier cimport begin_call
 from smcoll.cross_memory cimport OtherProcess, fill_process
 from smcoll.heap cimport HeapView, PeerHeap, heap_keep, own_heap
 from smcoll.inline cimport allreduce_inline
 from smcoll.kernels cimport OP_MIN, TYPE_INT64, Operation, reduction_kernel_for
 from smcoll.membership cimport Member
+from smcoll.signature cimport COLLECTIVE_RESERVE, NO_OPERATION, NO_TYPE, pack_signature
 from smcoll.streams cimport Stream, init_streams
 
 from smcoll.algos import COLLECTIVE_NUMBERS

@@ -1,6 +1,6 @@
-from smcoll.barrier cimport Team
 from smcoll.kernels cimport Operation
 from smcoll.pipeline cimport Call, Section
+from smcoll.team cimport Team
 
 
 cdef int scan_inline(Team *team, const char *send, char *recv, size_t nbytes, size_t elements,

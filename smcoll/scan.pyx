@@ -11,14 +11,13 @@ lower ranks run ahead, and who has a turn finds several calls, or sections, to g
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
-from smcoll.barrier cimport (
-    DONE, BankCursor, acquire_slot_waiting, publish, release_slot, take_inline_slot, wait_line,
-)
+from smcoll.barrier cimport acquire_slot_waiting, publish, release_slot, take_inline_slot, wait_line
 from smcoll.kernels cimport reduce_and_copy, reduce_operands
 from smcoll.pipeline cimport (
     Section, complete, heard, plan_call, post, region, writable,
 )
 from smcoll.segment cimport Line, rooted_line
+from smcoll.team cimport DONE, BankCursor
 
 cdef enum:
     STEP_IN = 1

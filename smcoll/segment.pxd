@@ -17,7 +17,7 @@ cdef enum:
 cdef struct Line:
     uint64_t flag              # a number that only grows; of which counter: docs/design.md
     uint64_t call              # the owner's call number,
-    uint64_t signature         # what it called (see barrier.pxd: pack_signature)
+    uint64_t signature         # what it called (see signature.pxd: pack_signature)
     uint64_t nbytes            # and with how many bytes per rank: compared by every reader
     char payload[96]           # inline data; may run on into the lines behind
 
@@ -35,7 +35,7 @@ cdef struct Published:
 
 # The first line of a rank's control pages.
 cdef struct Status:
-    uint64_t poison            # 0, or why this rank gave the communicator up (barrier.pxd)
+    uint64_t poison            # 0, or why this rank gave the communicator up (team.pxd)
     uint64_t poison_call       # in which call,
     uint64_t poison_rank       # because of whom (both stored before `poison`)
     uint64_t left              # 1: freed in good order
@@ -96,7 +96,7 @@ cdef inline Status *status_of(const Layout *layout, char *base, int rank) noexce
     return <Status *> rank_range(layout, base, rank)
 
 
-# Whether and how the rank sleeps in a wait (barrier.pxd), for who could wake it.
+# Whether and how the rank sleeps in a wait (team.pxd), for who could wake it.
 cdef inline int *asleep_of(const Layout *layout, char *base, int rank) noexcept nogil:
     return <int *> (rank_range(layout, base, rank) + layout.asleep)
 

@@ -21,10 +21,10 @@ to earlier ones, which every rank has copied in or reduced by then.
 
 from libc.string cimport memcpy
 
-from smcoll.barrier cimport DONE
 from smcoll.domains cimport Holders, members_of
 from smcoll.n_ary cimport grow_tree, reduce_up
 from smcoll.pipeline cimport Section, complete, deliver, heard, plan_call, post, region
+from smcoll.team cimport DONE
 from smcoll.tiled_hierarchical cimport (
     copy_in_for_domain, heard_holders, plan_domains, reduce_across_domains, reduce_in_domain,
     tile_of,

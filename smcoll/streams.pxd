@@ -1,7 +1,7 @@
 from libc.stdint cimport uint64_t
 
-from smcoll.barrier cimport Team
 from smcoll.cursor cimport Cursor
+from smcoll.team cimport Team
 
 cdef enum:
     NEEDS_MEMORY = 2           # a step's answer: Exchange.unplaced has no room for its message yet

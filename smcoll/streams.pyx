@@ -34,10 +34,7 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 from smcoll.atomics cimport load_acquire, load_relaxed, store_relaxed, store_release
-from smcoll.barrier cimport (
-    AGAIN, DONE, FAILED_MISMATCH, FAILED_POISONED, Team, publish_length, reached,
-    same_kind_of_call, wait_until,
-)
+from smcoll.barrier cimport publish_length, same_kind_of_call
 from smcoll.cross_memory cimport read_memory
 from smcoll.cursor cimport copy_message, pack_next, unpack_next
 from smcoll.heap cimport STAGED
@@ -45,6 +42,8 @@ from smcoll.places cimport find, place_of, read_address, read_place, still_in_th
 from smcoll.segment cimport (
     Layout, Line, credit_word, refusal_word, stream_chunk, stream_line,
 )
+from smcoll.team cimport AGAIN, DONE, FAILED_MISMATCH, FAILED_POISONED, Team
+from smcoll.waiting cimport reached, wait_until
 
 
 cdef void init_streams(Team *team, Stream *streams, uint64_t start) noexcept nogil:

@@ -20,7 +20,7 @@ from .config import Config
 from .topology import hardware
 
 FORMAT = 2
-MOST_ROWS = 16          # engine.pxd's MAX_CHOICES has room for them
+MOST_ROWS = 16          # plans.pxd's MAX_CHOICES has room for them
 LONGEST = 2800          # bytes of JSON: it travels in a record of set-up
 FIELDS = ("up_to", "algorithm", "fan_in", "fan_out", "section_bytes", "points")
 _warned: set[str] = set()

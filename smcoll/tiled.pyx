@@ -7,9 +7,9 @@ rank's: at any time all ranks read from different ones.
 
 from libc.string cimport memcpy
 
-from smcoll.barrier cimport DONE, next_rank
 from smcoll.kernels cimport reduce_and_copy, reduce_operands, strip_bytes
 from smcoll.pipeline cimport Call, Section, deliver, heard, heard_all, post, region, writable
+from smcoll.team cimport DONE, next_rank
 
 
 def bounds(size_t nbytes, size_t element_size, int parts, int part):

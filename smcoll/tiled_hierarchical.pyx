@@ -24,10 +24,10 @@ caches. Tiles are cut at cache lines, so no line has two writers.
 
 from libc.string cimport memcpy
 
-from smcoll.barrier cimport DONE
 from smcoll.domains cimport index_in_domain, members_of, n_ary_tree_of_domains
 from smcoll.kernels cimport reduce_operands
 from smcoll.pipeline cimport complete, deliver, heard, plan_call, post, region, writable
+from smcoll.team cimport DONE
 from smcoll.tiled cimport cut
 
 

@@ -18,18 +18,20 @@ from libc.string cimport memset
 from smcoll.algos cimport Operands, Plan, run_collective
 from smcoll.allgather cimport Gathering
 from smcoll.atomics cimport cpu_pause
-from smcoll.barrier cimport (
-    COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLTOALL, COLLECTIVE_BARRIER,
-    COLLECTIVE_BCAST, COLLECTIVE_EXSCAN, COLLECTIVE_GATHER, COLLECTIVE_REDUCE,
-    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_SCAN, COLLECTIVE_SCATTER, DONE, Team, begin_call,
-)
+from smcoll.barrier cimport begin_call
 from smcoll.cursor cimport Cursor, start_cursor
 from smcoll.engine cimport Engine, signature_of, stream_signature
 from smcoll.kernels cimport OP_SUM, TYPE_INT64, Operation, reduction_kernel_for
 from smcoll.reduce_scatter cimport Blocks
 from smcoll.reservation cimport DATA_REGIONS, STREAMS
 from smcoll.segment cimport Mapping
+from smcoll.signature cimport (
+    COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLTOALL, COLLECTIVE_BARRIER,
+    COLLECTIVE_BCAST, COLLECTIVE_EXSCAN, COLLECTIVE_GATHER, COLLECTIVE_REDUCE,
+    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_SCAN, COLLECTIVE_SCATTER,
+)
 from smcoll.streams cimport Exchange, Transfer, begin_exchange, complete_exchange
+from smcoll.team cimport DONE, Team
 from smcoll.trees cimport TreeView
 
 from smcoll.algos import ALGORITHMS, COLLECTIVE_NUMBERS

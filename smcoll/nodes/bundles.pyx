@@ -13,12 +13,12 @@ from libc.stdlib cimport free, malloc
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
-from smcoll.barrier cimport (
-    COLLECTIVE_GATHER, COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_SCATTER, COLLECTIVE_SCATTER,
-)
 from smcoll.cursor cimport pack_next, start_cursor, unpack_next
 from smcoll.nodes.network cimport Network, Parcel
 from smcoll.nodes.span cimport Span
+from smcoll.signature cimport (
+    COLLECTIVE_GATHER, COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_SCATTER, COLLECTIVE_SCATTER,
+)
 from smcoll.streams cimport Transfer
 
 

@@ -5,12 +5,12 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from smcoll.allgather cimport Gathering
-from smcoll.barrier cimport SLEEP_AFTER_YIELD
 from smcoll.cursor cimport Cursor, pack_next, start_cursor, unpack_next
 from smcoll.messages cimport Gathered
 from smcoll.nodes.network cimport Network, Parcel
 from smcoll.nodes.span cimport Span
 from smcoll.streams cimport Transfer
+from smcoll.team cimport SLEEP_AFTER_YIELD
 
 cdef enum:
     AHEAD = 8                  # sections whose messages are posted ahead of the one in work

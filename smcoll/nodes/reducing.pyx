@@ -3,13 +3,13 @@
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
-from smcoll.barrier cimport COLLECTIVE_EXSCAN, COLLECTIVE_SCAN
 from smcoll.cursor cimport start_cursor
 from smcoll.kernels cimport OP_SUM, TYPE_INT8, Operation
 from smcoll.messages cimport Gathered
 from smcoll.nodes.between cimport allreduce_between
 from smcoll.nodes.network cimport Network
 from smcoll.nodes.span cimport Reduction, Span, combine
+from smcoll.signature cimport COLLECTIVE_EXSCAN, COLLECTIVE_SCAN
 from smcoll.streams cimport Transfer
 
 cdef enum:

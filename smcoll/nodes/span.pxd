@@ -2,12 +2,12 @@ from libc.stdint cimport uint64_t
 
 from smcoll.algos cimport Plan
 from smcoll.allgather cimport Gathering
-from smcoll.barrier cimport Sleeping
 from smcoll.engine cimport Engine
 from smcoll.kernels cimport Operation
 from smcoll.nodes.network cimport Network, Parcel
 from smcoll.reduce_scatter cimport Blocks
 from smcoll.streams cimport Transfer
+from smcoll.team cimport Sleeping
 
 
 # A reduction of the caller's, on whole vectors or a part of them.

@@ -12,12 +12,12 @@ from smcoll.select import decision_for, override
 from libc.stdint cimport uint64_t
 
 from smcoll.algos cimport Operands, Plan
-from smcoll.barrier cimport (
-    COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER, NO_SLEEP,
-    SLEEP_AT_ONCE, Team,
-)
 from smcoll.engine cimport Engine
 from smcoll.nodes.network cimport Network
+from smcoll.signature cimport (
+    COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER,
+)
+from smcoll.team cimport NO_SLEEP, SLEEP_AT_ONCE, Team
 
 
 cdef enum:

@@ -11,12 +11,6 @@ from libc.stdint cimport int64_t, uint64_t
 from smcoll.algos cimport Operands, Plan
 from smcoll.allgather cimport Gathering
 from smcoll.atomics cimport try_lock, unlock
-from smcoll.barrier cimport (
-    COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST,
-    COLLECTIVE_EXSCAN, COLLECTIVE_OBJECT_ALLGATHER, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_REDUCE,
-    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE, COLLECTIVE_SCAN, DONE, attend_between_calls,
-    pack_signature,
-)
 from smcoll.cursor cimport Cursor, copy_message
 from smcoll.engine cimport Engine, Tally, stream_signature
 from smcoll.kernels cimport OP_MIN, TYPE_INT64, Operation, element_size
@@ -26,7 +20,14 @@ from smcoll.nodes.span cimport Reduction, Span
 from smcoll.operations cimport LocalReduction
 from smcoll.reduce_scatter cimport Blocks
 from smcoll.reservation cimport CARRIED_OUT, USE_MPI
+from smcoll.signature cimport (
+    COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST,
+    COLLECTIVE_EXSCAN, COLLECTIVE_OBJECT_ALLGATHER, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_REDUCE,
+    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE, COLLECTIVE_SCAN, pack_signature,
+)
 from smcoll.streams cimport Transfer
+from smcoll.team cimport DONE
+from smcoll.waiting cimport attend_between_calls
 
 from mpi4py import MPI
 

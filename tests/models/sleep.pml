@@ -1,4 +1,4 @@
-/* Sleeping on a flag until its poster wakes one: barrier.pyx (sleep_until_woken, wake_sleepers),
+/* Sleeping on a flag until its poster wakes one: waiting.pyx (sleep_until_woken, wake_sleepers),
  * atomics.h (sleep_on, wake_all).
  *
  * Rank 0 posts its flag CALLS times; each of the others waits for every value, and may go to sleep
