@@ -11,6 +11,9 @@ only starts a job (`smcoll run`, `smcoll.launch`) is no MPI process itself.
 
 from importlib import import_module
 
+# Its exit handler is to come after those of the program.
+from . import ending  # noqa: F401
+
 __version__ = "0.1.0"
 
 _HOMES = {

@@ -3,7 +3,7 @@
 cdef class Tensor:
     cdef char *address
     cdef Py_ssize_t nbytes
-    cdef bytes format          # as in a buffer request
+    cdef bytes format          # as in a buffer request; None: bytes of no type
     cdef bint readonly
     cdef object capsule
 

@@ -175,9 +175,10 @@ cdef bint contiguous(const DLTensor *tensor, bint fortran):
 
 
 cdef bytes format_of(const DLTensor *tensor):
+    """None: elements that no format describes (bfloat16, ...); as MPI.BYTE they can be moved."""
     if tensor.lanes == 2 and tensor.code == 2:
         # Pairs of floats are complex numbers.
-        return _FORMATS.get((5, 2 * tensor.bits), b"B")
+        return _FORMATS.get((5, 2 * tensor.bits))
     if tensor.lanes != 1:
-        return b"B"
-    return _FORMATS.get((tensor.code, tensor.bits), b"B")
+        return None
+    return _FORMATS.get((tensor.code, tensor.bits))

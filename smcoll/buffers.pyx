@@ -185,6 +185,8 @@ cdef object _datatype(object kind):
 
 
 cdef object _datatype_of_format(bytes text):
+    if text is None:
+        return MPI.BYTE
     if text[:1] in b"@<":
         if text[:1]:
             text = text[1:]

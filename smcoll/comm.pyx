@@ -80,9 +80,9 @@ def explain_spanning(engine, collective, nbytes):
     reasons = ["its ranks are on several nodes"]
     if engine.span.unheeded():
         reasons.append(engine.span.unheeded())
-    if engine.span.network.unwatched:
+    if engine.span.network.news.unwatched:
         reasons.append("nobody watches whether other nodes vanish "
-                       f"({engine.span.network.unwatched})")
+                       f"({engine.span.network.news.unwatched})")
     return Explanation(collective, nbytes, "shared memory and network", algorithm, parameters,
                        "; ".join(reasons))
 

@@ -28,7 +28,7 @@ from .nodes.network import Network, hidden_communicator
 from .nodes.placement import Placement
 from .nodes.span import ONE_NODE_ONLY, Span
 from .nodes.spanning import SpanningEngine
-from .nodes.watch import say_goodbye, watch_leaders
+from .nodes.watch import watch_leaders
 from .segment import NONCE_BYTES, Mapping, remove_stale
 from .topology import domains, sysfs
 
@@ -295,7 +295,6 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
         except BaseException:
             engine.close()
             raise
-        progress.before_finalize(say_goodbye)
     watch, unwatched = None, "watch_nodes is off"
     if config.watch_nodes:
         watch, unwatched = hidden.watches[placed]

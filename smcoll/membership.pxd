@@ -14,6 +14,7 @@ cdef class Member:
     cdef readonly object config
     cdef readonly bint closed
     cdef object budget
+    cdef object call_outside       # callable: the call that waits for other nodes, in words
     cdef int instruction_set
     cdef uint64_t start        # where all counters began
     cdef bint continues        # the next call is a later stage of one that the peers are in

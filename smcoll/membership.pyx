@@ -20,7 +20,8 @@ from smcoll.segment cimport Mapping, Published, Status, published, status_of
 from smcoll.signature cimport COLLECTIVES
 from smcoll.team cimport (
     DONE, FAILED_DAMAGED, FAILED_EXCEPTION, FAILED_MISMATCH, FAILED_PEER_DEAD, FAILED_POISONED,
-    FAILED_TIMEOUT, POISON_EXCEPTION, POISON_MISMATCH, POISON_PEER_DEAD, POISON_TIMEOUT, Team,
+    FAILED_TIMEOUT, POISON_EXCEPTION, POISON_MISMATCH, POISON_PEER_DEAD, POISON_PEER_ENDED,
+    POISON_TIMEOUT, Team,
 )
 from smcoll.waiting cimport Attendant, attend_between_calls
 
@@ -161,9 +162,8 @@ cdef class Member:
         """A call failed: poison our own word, so that nobody waits for us, and raise."""
         self.unusable = True
         cdef Team *team = &self.team
-        mine = describe_call(team.signature, team.nbytes)
-        where = f"call {team.call}, {mine}"
         blamed = team.awaited_rank
+        where = self.call_in_words(blamed)
         if status == FAILED_EXCEPTION:
             error = self.attendant.take_failure()
             if hasattr(error, "blamed"):
@@ -189,7 +189,7 @@ cdef class Member:
             self.failure = (WaitTimeout, f"waited {self.config.timeout:g} s for "
                                          f"{self.awaited_in_words(blamed)} in {where}")
         else:
-            self.poison(POISON_PEER_DEAD, blamed)
+            self.poison(POISON_PEER_ENDED if self.has_left(blamed) else POISON_PEER_DEAD, blamed)
             self.failure = (PeerError, self.explain_absence(blamed, where))
         kind, message = self.failure
         raise kind(message)
@@ -222,7 +222,8 @@ cdef class Member:
         if not self.closed and self.failure is None:
             reasons = {PeerError: POISON_PEER_DEAD, MismatchError: POISON_MISMATCH,
                        WaitTimeout: POISON_TIMEOUT}
-            self.poison(reasons.get(type(error), POISON_EXCEPTION), blamed)
+            reason = reasons.get(type(error), POISON_EXCEPTION)
+            self.poison(POISON_PEER_ENDED if hasattr(error, "ended") else reason, blamed)
             self.failure = (type(error), str(error))
             self.unusable = True
 
@@ -231,6 +232,12 @@ cdef class Member:
         cdef Status *status = status_of(&self.team.layout, self.team.base, self.team.rank)
         blamed = <int> status.poison_rank
         return self.name(blamed if blamed >= 0 else self.team.rank)
+
+    def call_in_words(self, int awaited):
+        """The call that this rank is in, waiting for ``awaited``."""
+        if awaited < 0 and self.outside is not None:
+            return self.call_outside()
+        return f"call {self.team.call}, {describe_call(self.team.signature, self.team.nbytes)}"
 
     def name(self, int rank):
         """A rank of this engine as the communicator's user numbers it.
@@ -291,8 +298,8 @@ cdef class Member:
         if 0 < self.config.warn_after <= seconds and not self.warned:
             self.warned = True
             print(f"smcoll: rank {self.name(team.rank)} has waited {seconds:.0f} s for "
-                  f"{self.awaited_in_words(rank)} in call {team.call}, "
-                  f"{describe_call(team.signature, team.nbytes)}", file=sys.stderr, flush=True)
+                  f"{self.awaited_in_words(rank)} in {self.call_in_words(rank)}",
+                  file=sys.stderr, flush=True)
         if 0 < self.config.timeout * self.patience <= seconds:
             return FAILED_TIMEOUT
         return DONE
@@ -348,6 +355,9 @@ cdef class Member:
             role = self.roles.get(self.name(blamed)) if blamed >= self.team.size else None
             dead = f"rank {self.name(blamed)} has died" + (f", {role}" if role else "")
             return PeerError, f"{dead}, as rank {self.name(rank)} found, during {where}"
+        if reason == POISON_PEER_ENDED:
+            return PeerError, (f"rank {self.name(blamed)} has freed the communicator or ended, as "
+                               f"rank {self.name(rank)} found, during {where}")
         entry = self.published_call(rank, call)
         what = "a collective" if entry is None else describe_call(*entry)
         if reason == POISON_TIMEOUT:
@@ -358,8 +368,7 @@ cdef class Member:
                            f"{what}; seen in {where}")
 
     def explain_absence(self, int rank, where):
-        cdef Status *status = status_of(&self.team.layout, self.team.base, rank)
-        if load_acquire(&status.left) != 0:
+        if self.has_left(rank):
             return (f"rank {self.name(rank)} has freed the communicator or ended, while waited "
                     f"for in {where}")
         return f"rank {self.name(rank)} has died, while waited for in {where}"

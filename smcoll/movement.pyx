@@ -159,6 +159,15 @@ cdef int copy_own(Cursor *source, Cursor *target):
     return source.nbytes > target.nbytes
 
 
+cdef check_aliases(Blocks send, Blocks recv):
+    """A block that arrives would overwrite one that has not left: MPI asks for IN_PLACE."""
+    cdef int rank
+    for rank in range(send.ranks):
+        if (send.block[rank].address == recv.block[rank].address
+                and send.block[rank].nbytes > 0 and recv.block[rank].nbytes > 0):
+            raise MPI.Exception(MPI.ERR_BUFFER)
+
+
 cdef check_truncated(int truncated):
     if truncated:
         raise MPI.Exception(MPI.ERR_TRUNCATE)
@@ -423,6 +432,8 @@ cdef alltoall(comm, parser parse_sides, sendbuf, recvbuf, str method):
     sides = parse_sides(sendbuf, recvbuf, mine, size)
     recv = _Layouts(sides.recv_blocks)
     send = recv if sides.send_in_place else _Layouts(sides.send_blocks)
+    if not sides.send_in_place:
+        check_aliases(send.blocks, recv.blocks)
     messages = Messages(size)
     if engine.have_streams(stream_signature(COLLECTIVE_ALLTOALL, 0)) == USE_MPI:
         return engine.through_mpi("alltoall", partial(nonblocking(method), comm, sendbuf, recvbuf))

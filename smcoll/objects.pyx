@@ -162,8 +162,10 @@ cdef object decode(const char *packet, memory):
         raise damaged()
     if memory is None:
         memory = PyBytes_FromStringAndSize(place, label.nbytes)
-        return MPI.pickle.loads(memory)
-    return MPI.pickle.loads(memoryview(memory)[LABEL:])
+    else:
+        memory = memoryview(memory)[LABEL:]
+    # What mpi4py hands to a `loads` of the user's, too.
+    return MPI.pickle.loads(MPI.buffer.frombuffer(memory, readonly=True))
 
 
 cdef object decode_numpy(uint64_t number, const char *place):
@@ -357,11 +359,10 @@ cdef void receive_packet(Transfer *message, int peer):
     start_cursor(&message.cursor, NULL, NULL, 0)
 
 
-cdef list gather_objects(Engine engine, value, int root):
-    """Every rank's object at the root, None elsewhere."""
+cdef list gather_objects(Engine engine, bytes packet, int root):
+    """Every rank's object at the root, None elsewhere; ``packet``: this rank's."""
     cdef int rank, receives = 0
     cdef Messages messages = Messages(engine.team.size)
-    cdef bytes packet = encode(value)
     cdef list packets
     if engine.team.rank != root:
         send_packet(messages.outgoing, root, packet)
@@ -457,9 +458,10 @@ class Objects:
             own_mpi(self, "gather")
             return MPI.Comm.gather(self, sendobj, root)
         check_root(engine, root)
+        packet = encode(sendobj)
         if not have_streams(self, engine, "gather", COLLECTIVE_OBJECT_GATHER, root):
             return MPI.Comm.gather(self, sendobj, root)
-        return gather_objects(engine, sendobj, root)
+        return gather_objects(engine, packet, root)
 
     def scatter(self, sendobj, int root=0):
         """Scatter a sequence of as many Python objects as ranks."""
@@ -504,9 +506,10 @@ class Objects:
             own_mpi(self, "reduce")
             return MPI.Comm.reduce(self, sendobj, op, root)
         check_root(engine, root)
+        packet = encode(sendobj)
         if not have_streams(self, engine, "gather", COLLECTIVE_OBJECT_GATHER, root):
             return MPI.Comm.reduce(self, sendobj, op, root)
-        items = gather_objects(engine, sendobj, root)
+        items = gather_objects(engine, packet, root)
         return None if items is None else fold(items, op)
 
     def allreduce(self, sendobj, op=SUM):

@@ -7,11 +7,12 @@ Open MPI, MPICH and Intel MPI; Iprobe does not (it returns early when a message 
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 
 from mpi4py import MPI
+
+from . import ending
 
 _world_of_one = MPI.COMM_SELF    # kept: install() may rebind MPI.COMM_SELF
 _lock = threading.Lock()
@@ -20,7 +21,6 @@ _request = None
 _buffer = bytearray(1)
 _finalize_keyval = None
 _owner_process = None
-_at_end = []
 
 
 def start() -> None:
@@ -36,7 +36,7 @@ def start() -> None:
     if _finalize_keyval is None:
         _finalize_keyval = MPI.Comm.Create_keyval(delete_fn=_at_finalize)
         _world_of_one.Set_attr(_finalize_keyval, True)
-        atexit.register(stop)
+        ending.before_the_end(ending.STOP, stop)
 
 
 def stop() -> None:
@@ -52,16 +52,8 @@ def stop() -> None:
         communicator.Free()
 
 
-def before_finalize(callback) -> None:
-    """Have ``callback()`` called once, when MPI is finalised, while it still works."""
-    if callback not in _at_end:
-        _at_end.append(callback)
-
-
 def _at_finalize(comm, keyval, value) -> None:
-    for callback in _at_end:
-        callback()
-    stop()
+    ending.end()
 
 
 def poke() -> None:

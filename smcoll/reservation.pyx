@@ -21,6 +21,7 @@ from smcoll.kernels cimport OP_MIN, TYPE_INT64, Operation, reduction_kernel_for
 from smcoll.membership cimport Member
 from smcoll.signature cimport COLLECTIVE_RESERVE, NO_OPERATION, NO_TYPE, pack_signature
 from smcoll.streams cimport Stream, init_streams
+from smcoll.team cimport FAILED_EXCEPTION
 
 from smcoll.algos import COLLECTIVE_NUMBERS
 from smcoll.errors import SegmentError
@@ -165,13 +166,17 @@ cdef class MemberWithMemory(Member):
         cdef size_t wanted = (self.team.layout.data if part == DATA_REGIONS
                               else self.team.layout.streams)
         cdef Operation minimum
+        cdef bint peers_are_here = self.continues
         # First of all: a call that is refused here must leave nothing changed.
         self.enter()
         try:
             problem = self.reserve_mine(part, wanted)
-        except BaseException:
-            unlock(&self.team.status.busy)
-            raise
+        except BaseException as error:
+            if not peers_are_here:
+                unlock(&self.team.status.busy)
+                raise
+            self.attendant.fail(error)
+            self.leave(FAILED_EXCEPTION)
         mine = problem is None
         begin_call(&self.team, signature, nbytes)
         minimum.kernel = reduction_kernel_for(OP_MIN, TYPE_INT64, self.instruction_set)

@@ -3,7 +3,6 @@
 All Python objects with one handle share one engine (DESIGN rule 15).
 """
 
-import atexit
 import os
 import weakref
 
@@ -11,8 +10,9 @@ from mpi4py import MPI
 
 from smcoll.engine cimport Engine
 
-from smcoll import progress, waiting_report
+from smcoll import waiting_report
 from smcoll.config import Config
+from smcoll.ending import LEAVE, before_the_end
 from smcoll.errors import Error, SegmentError, TopologyError
 from smcoll.establish import establish
 from smcoll.report import Report
@@ -59,7 +59,6 @@ cdef class State:
             _report.announce(comm, self.reason)
         if self.config.report_signal:
             waiting_report.arrange(self.config.report_signal, _who_waits)
-        progress.before_finalize(_leave_all)
         _live_states.add(self)
 
     cdef attach_to(self, comm):
@@ -117,12 +116,10 @@ def _leave_all():
     # So that a peer which still waits learns that this rank ended in good order.
     for state in list(_live_states):
         state.close()
-
-
-@atexit.register
-def _end():
-    _leave_all()
     _report.print_table()
+
+
+before_the_end(LEAVE, _leave_all)
 
 
 def _who_waits():

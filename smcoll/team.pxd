@@ -24,6 +24,7 @@ cdef enum:
     POISON_MISMATCH = 2
     POISON_PEER_DEAD = 3
     POISON_TIMEOUT = 4
+    POISON_PEER_ENDED = 5      # in good order, or it freed the communicator
 
 # Reusable slots in banks. `pass_` counts full rounds over all banks, so that bank b's barrier of
 # round n is complete when every rank's field is >= n + 1.

@@ -1,5 +1,7 @@
 """Bad arguments raise what mpi4py raises, in every collective; the communicator goes on."""
 
+import ctypes
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -209,3 +211,48 @@ def test_counts_whose_sum_wraps_round_are_refused_on_all_ranks(comm_world):
         with pytest.raises(ValueError):
             comm.Reduce_scatter(np.ones(4 * (ranks - 2)), np.zeros(4), wrapping)
         comm.Barrier()
+
+
+class Bfloats:
+    """What holds elements that MPI has no type for, as a tensor of another library does."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **keywords):
+        capsule = self.array.__dlpack__(**keywords)
+        get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        get_pointer.restype, get_pointer.argtypes = ctypes.c_size_t, [ctypes.py_object,
+                                                                      ctypes.c_char_p]
+        # DLTensor: address, device (two int32), dimensions (int32), then the type's code. Before
+        # it, where it has one: version, two pointers, flags.
+        versioned = "dltensor_versioned" in repr(capsule)
+        name, offset = (b"dltensor_versioned", 32 + 20) if versioned else (b"dltensor", 20)
+        ctypes.c_uint8.from_address(get_pointer(capsule, name) + offset).value = 4
+        return capsule
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+@pytest.mark.mpi(2, 3)
+def test_elements_of_no_mpi_type_are_bytes_to_move_and_no_numbers(pair):
+    ours = pair[1]
+    numbers = np.arange(4, dtype="u2") + ours.rank
+    ours.Bcast(Bfloats(numbers), 1)
+    assert (numbers == np.arange(4) + 1).all()
+    check(pair, "bytes are no uint8", lambda comm: comm.Allreduce(
+        np.zeros(8, "u1"), Bfloats(np.zeros(4, "u2"))))
+
+
+@pytest.mark.mpi(2, 3)
+def test_an_alltoall_onto_its_own_send_buffer_is_refused(comm_world):
+    with smcoll.Comm(comm_world) as comm:
+        data = np.arange(float(comm.size))
+        for call in (lambda: comm.Alltoall(data, data),
+                     lambda: comm.Alltoallv([data, [1] * comm.size], [data, [1] * comm.size])):
+            with pytest.raises(MPI.Exception) as refused:
+                call()
+            assert refused.value.Get_error_class() == MPI.ERR_BUFFER
+        comm.Alltoall(MPI.IN_PLACE, data)
+        assert (data == comm.rank).all()

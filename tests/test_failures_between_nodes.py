@@ -14,7 +14,8 @@ from pretend import SETTINGS
 from test_waiting import end_job, results
 
 import smcoll
-from smcoll.nodes import connections, network, watch
+from smcoll import memory
+from smcoll.nodes import connections, news, watch
 
 
 @pytest.mark.mpi(4)
@@ -23,8 +24,8 @@ from smcoll.nodes import connections, network, watch
 def test_ranks_of_different_nodes_that_disagree_find_out(spread, wrong):
     spread.Barrier()
     comm = smcoll.Comm(spread, smcoll.Config(timeout=30))
-    if comm.engine.span.network.unwatched:
-        pytest.skip(f"leaders do not watch each other: {comm.engine.span.network.unwatched}")
+    if comm.engine.span.network.news.unwatched:
+        pytest.skip(f"leaders do not watch each other: {comm.engine.span.network.news.unwatched}")
     comm.Barrier()
     # The news of a mismatch may overtake the last messages of the call before.
     spread.Barrier()
@@ -47,7 +48,7 @@ def test_ranks_of_different_nodes_that_disagree_find_out(spread, wrong):
 @pytest.mark.mpi(4)
 @pytest.mark.parametrize("spread", ["blocks", "round robin"], indirect=True)
 def test_ranks_that_come_late_are_asked_and_nothing_happens(spread, monkeypatch):
-    monkeypatch.setattr(network, "ASK_AFTER", 0.05)
+    monkeypatch.setattr(news, "ASK_AFTER", 0.05)
     comm = smcoll.Comm(spread)
     total = np.zeros(2000)
     for step in range(3):
@@ -59,9 +60,67 @@ def test_ranks_that_come_late_are_asked_and_nothing_happens(spread, monkeypatch)
             if comm.rank == root:
                 assert (total == comm.size).all()
             comm.Barrier()
-    mine = comm.engine.span.network
+    mine = comm.engine.span.network.news
     assert any(spread.allgather(mine.asked > 0)) or mine.unwatched
     comm.Free()
+
+
+@pytest.mark.mpi(3)
+@pytest.mark.parametrize("spread", ["all alone"], indirect=True)
+def test_who_frees_a_communicator_tells_a_rank_that_asked_and_disagrees(spread, monkeypatch):
+    monkeypatch.setattr(news, "ASK_AFTER", 0.05)
+    comm = smcoll.Comm(spread, smcoll.Config(timeout=30))
+    if comm.engine.span.network.news.unwatched:
+        pytest.skip(f"leaders do not watch each other: {comm.engine.span.network.news.unwatched}")
+    comm.Barrier()
+    if comm.rank == 0:
+        with pytest.raises(smcoll.MismatchError):
+            comm.Bcast(np.zeros(1), 1)
+    elif comm.rank == 1:
+        comm.Reduce(np.ones(1), None, root=2)      # sends, and is through
+        time.sleep(1)
+        comm.Free()
+    spread.Barrier()
+
+
+@pytest.mark.mpi(3)
+@pytest.mark.parametrize("spread", ["all alone"], indirect=True)
+def test_a_timeout_names_who_did_not_come_and_not_who_came_later(spread):
+    comm = smcoll.Comm(spread, smcoll.Config(timeout=1))
+    comm.Barrier()
+    total = np.zeros(1)
+    if comm.rank == 2:
+        time.sleep(0.3)
+    if comm.rank == 1:
+        time.sleep(2)
+    else:
+        try:
+            comm.Reduce(np.ones(1), total, root=0)
+        except smcoll.WaitTimeout as error:
+            assert comm.rank == 0 and "rank 1" in str(error) and "rank 2" not in str(error)
+        else:
+            assert comm.rank == 2
+    spread.Barrier()
+
+
+@pytest.mark.mpi(4)
+@pytest.mark.parametrize("spread", ["blocks"], indirect=True)
+def test_an_interrupt_between_two_reservations_is_told_to_all(spread, monkeypatch):
+    comm = smcoll.Comm(spread, smcoll.Config(timeout=30))
+    comm.Barrier()
+    claims = []
+
+    def claim(self, wanted, kind):
+        claims.append(wanted)
+        if len(claims) == 2 and comm.rank == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(memory.Budget, "claim", claim)
+    with pytest.raises(KeyboardInterrupt if comm.rank == 1 else smcoll.Error):
+        comm.Allreduce(np.ones(100_000), np.ones(100_000))
+    assert len(claims) == 2
+    with pytest.raises(smcoll.Error):
+        comm.Barrier()
 
 
 @pytest.mark.mpi(4)
@@ -211,6 +270,63 @@ def test_a_node_that_vanishes_is_named_at_once_without_a_timeout(tmp_path, nodes
         end_job(job)
 
 
+@pytest.mark.parametrize("nodes, victims", [("0011", "23"), ("00112", "23")])
+def test_a_timeout_ends_the_wait_for_the_dead_where_no_leader_watches(tmp_path, nodes, victims):
+    job = programs.start_ranks(
+        len(nodes), VANISH, tmp_path, nodes, victims, 1, "no helper",
+        environment={"SMCOLL_WATCH_NODES": "0", "SMCOLL_TIMEOUT": "1"})
+    try:
+        others = [rank for rank in range(len(nodes)) if nodes[rank] != "1"]
+        found = results(tmp_path, others)
+        assert set(found) == set(others)
+        for text in found.values():
+            assert "WaitTimeout" in text or "gave" in text, text
+    finally:
+        end_job(job)
+
+
+LEAVE = """
+    import os, sys, time
+    from mpi4py import MPI
+    world = MPI.COMM_WORLD
+    directory, nodes, how = sys.argv[1:4]
+    rank = world.rank
+    os.environ["SMCOLL_NODE"] = nodes[rank]
+    import numpy as np
+    import smcoll
+    comm = smcoll.Comm(world)
+    comm.Allreduce(np.ones(1), np.ones(1))
+    assert not comm.engine.span.network.news.unwatched
+    if nodes[rank] == "1":
+        if how == "finalize":
+            MPI.Finalize()
+        sys.exit()
+    try:
+        comm.Allreduce(np.ones(1), np.ones(1))
+        text = "no error"
+    except BaseException as error:
+        text = f"{type(error).__name__} {error}"
+    with open(os.path.join(directory, f"rank-{rank}.part"), "w") as file:
+        file.write(text)
+    os.rename(file.name, os.path.join(directory, f"rank-{rank}"))
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("nodes, how", [("01", "exit"), ("01", "finalize"), ("0011", "exit"),
+                                        ("0122", "exit")])
+def test_a_node_that_ends_in_good_order_is_not_waited_for(tmp_path, nodes, how):
+    job = programs.start_ranks(len(nodes), LEAVE, tmp_path, nodes, how)
+    try:
+        others = [rank for rank in range(len(nodes)) if nodes[rank] != "1"]
+        found = results(tmp_path, others)
+        assert set(found) == set(others)
+        for text in found.values():
+            assert re.match(r"PeerError rank \d has (freed the communicator or )?ended", text), text
+    finally:
+        end_job(job)
+
+
 ENDS = """
     import os, sys, time
     from mpi4py import MPI
@@ -222,15 +338,15 @@ ENDS = """
     comm = smcoll.Comm(world, smcoll.Config(timeout=20))
     gathered = np.zeros(4)
     comm.Gather(np.zeros(1), gathered)
-    assert (comm.engine.span.network.leaders is None) == (rank % 2 == 1)
+    assert (comm.engine.span.network.news.leaders is None) == (rank % 2 == 1)
     if rank == 1:
         time.sleep(1.5)            # rank 0 waits for it, and looks
     comm.Gather(np.full(1, float(rank)), gathered)
     if rank == 0:
         assert (gathered == range(4)).all()
         # Nobody is left there but perhaps in MPI's own end.
-        assert comm.engine.span.network.leaders.look() == set()
-        print("gone, in good order:", sorted(comm.engine.span.network.leaders.connections))
+        assert comm.engine.span.network.news.leaders.look() == set()
+        print("gone, in good order:", sorted(comm.engine.span.network.news.leaders.connections))
     if how == "free":
         comm.Free()
     if how == "finalize":
@@ -256,7 +372,7 @@ def test_leaders_that_can_not_be_connected_are_said_to(comm_world, monkeypatch):
         comm = smcoll.Comm(group)
         total = np.zeros(1)
         comm.Allreduce(np.ones(1), total)
-        assert total[0] == 3 and comm.engine.span.network.leaders is None
+        assert total[0] == 3 and comm.engine.span.network.news.leaders is None
         assert re.search(r"vanish \(rank \d: no connection to (\d) of \1",
                          comm.explain("bcast", 8).reason)
         # A group that holds such a rank does not try again.

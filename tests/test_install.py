@@ -399,3 +399,20 @@ def test_verbose_prints_communicators_and_a_table():
 def test_silent_without_verbose():
     result = run_ranks(2, VERBOSE, alone=True)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+AT_EXIT = """
+    import atexit
+    import smcoll
+    from mpi4py import MPI
+    atexit.register(lambda: print("sum", comm.allreduce(1), flush=True))
+    comm = smcoll.Comm(MPI.COMM_WORLD)
+    comm.Barrier()
+    MPI.COMM_WORLD.Barrier()
+"""
+
+
+def test_exit_handlers_of_the_program_can_use_communicators():
+    result = run_ranks(2, AT_EXIT, alone=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("sum 2") == 2

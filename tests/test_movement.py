@@ -1,5 +1,7 @@
 """Gather, Scatter, Allgather, Alltoall, Reduce_scatter, Scan and Exscan against numpy."""
 
+import json
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -450,3 +452,17 @@ def test_objects_that_cannot_be_sent_raise_before_anything_is_published(comm):
         with pytest.raises(ValueError, match="items"):
             comm.scatter([1], 0)
     assert comm.allgather(comm.rank) == list(range(comm.size))
+
+
+@pytest.mark.mpi(2, 3)
+def test_a_pickle_of_the_programs_own_gets_the_buffers_that_mpi4py_gives_it(comm):
+    MPI.pickle.__init__(lambda value: json.dumps(value).encode(),
+                        lambda buffer: json.loads(buffer.tobytes()))
+    try:
+        for length in (1, 10_000):
+            value = ["x"] * length
+            assert comm.bcast(value) == value
+            assert comm.allgather(value) == [value] * comm.size
+            assert comm.alltoall([value] * comm.size) == [value] * comm.size
+    finally:
+        MPI.pickle.__init__()

@@ -18,6 +18,7 @@ from pretend import PLACEMENTS, SETTINGS
 import smcoll
 from smcoll.algos import ALGORITHMS
 from smcoll.memory import budget
+from smcoll.nodes import network
 from smcoll.nodes.placement import Placement, layout, neighbours
 
 IN_ORDER = ("blocks", "last alone first", "three nodes", "all alone")
@@ -265,6 +266,29 @@ def test_an_algorithm_that_can_not_keep_the_order_is_refused_and_nothing_is_lost
     operation.Free()
     pair.Free()
     comm.Free()
+
+
+@pytest.mark.mpi(4)
+@pytest.mark.parametrize("spread", ["blocks", "round robin"], indirect=True)
+def test_messages_of_more_bytes_than_a_count_can_say(spread, monkeypatch):
+    monkeypatch.setattr(network, "LARGEST_COUNT", 5000)
+    rank, size, count = spread.rank, spread.size, 2501
+    mine = numbers(rank, size * count)
+    everybody = np.array([numbers(other, size * count) for other in range(size)])
+    crossed, joined = np.zeros(size * count), np.zeros((size, count))
+    spread.Alltoall(mine, crossed)
+    np.testing.assert_array_equal(
+        crossed, everybody.reshape(size, size, count)[:, rank].ravel())
+    spread.Allgather(mine[:count], joined)
+    np.testing.assert_array_equal(joined, everybody[:, :count])
+    joined[:] = 0
+    spread.Gather(mine[:count], joined if rank == 0 else None)
+    assert rank > 0 or (joined == everybody[:, :count]).all()
+    part, total = np.zeros(count), np.zeros(size * count)
+    spread.Reduce_scatter_block(mine, part)
+    np.testing.assert_array_equal(part, everybody.sum(0).reshape(size, count)[rank])
+    spread.Reduce(mine, total, root=size - 1)
+    assert rank < size - 1 or (total == everybody.sum(0)).all()
 
 
 @pytest.mark.mpi(4)

@@ -1,16 +1,11 @@
-from libc.stdint cimport uint64_t
-
 from smcoll.engine cimport Engine
+from smcoll.nodes.news cimport Call, News
 
 
 # In front of every message between nodes: of which call it is (rule 9), and how long.
 cdef struct Header:
-    uint64_t call, signature, total
-    uint64_t nbytes
-
-
-cdef enum:
-    REMEMBERED = 16                # calls of this rank, the last ones
+    Call call
+    size_t nbytes
 
 
 cdef class Parcel:
@@ -39,25 +34,14 @@ cdef class Network:
     cdef readonly int tag
     cdef Engine node
     cdef object place
-    cdef readonly object leaders, unwatched
-    cdef object alarm
-    cdef bytearray alarm_text
+    cdef readonly News news
     cdef list stagings
     cdef set in_flight
     cdef list waiting              # parcels of the wait that this rank is in
     cdef object error
-    cdef int owner_process
-    cdef uint64_t call, signature, total
-    cdef Header calls[REMEMBERED]
-    cdef uint64_t asked_in         # the call in which this rank last asked
-    cdef double ask_again, asking_pause
-    cdef list told                 # inquiries that MPI may still be sending
-    cdef object inquiry            # Status of one that came
     cdef unsigned int completed    # waits
-    cdef readonly uint64_t messages, message_bytes
-    cdef readonly int asked        # times
+    cdef readonly size_t messages, message_bytes
 
-    cdef void begin(self, uint64_t call, uint64_t signature, uint64_t total)
     cdef Parcel new_parcel(self, int peer, bint incoming)
     cdef Parcel send(self, int peer, const char *data, size_t nbytes, kept=*)
     cdef Parcel receive(self, int peer, char *where, size_t room, kept=*)
@@ -65,11 +49,4 @@ cdef class Network:
     cdef Parcel send_directly(self, int peer, const char *data, size_t nbytes, kept)
     cdef Parcel receive_directly(self, int peer, char *where, size_t nbytes, kept)
     cdef bint all_here(self) except -1
-    cdef int check_leaders(self) except -1
-    cdef int check_death(self, error, int peer) except -1
-    cdef int blame(self, int rank, what) except -1
     cdef int complete(self, list parcels) except -1
-    cdef int inquire(self) except -1
-    cdef int take_in_inquiries(self) except -1
-    cdef disagreement(self, int peer, const Header *theirs)
-    cdef int check_alarm(self) except -1

@@ -8,47 +8,39 @@ All ranks of a communicator's group share one hidden communicator with all other
 each has tags of its own. It lasts until the program ends, since freeing it would be collective.
 """
 
-import contextlib
-import json
-import os
 import threading
 import time
 
 from mpi4py import MPI
 
-from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 from smcoll.engine cimport Engine
+from smcoll.nodes.news cimport NEWS_TAGS, News
 
-from smcoll.calls import describe_call
-from smcoll.errors import Error, MismatchError, PeerError, WaitTimeout
 
 cdef enum:
     HEADER = sizeof(Header)
     SHORT = 4096                   # bytes that travel with the header
-    ALARM = 4096
-    # Of a communicator: header, long message, alarm, direct message, inquiry.
-    TAGS = 5
+    # Tags of a communicator, from its first one on: headers have that, then
+    LONG = 1                       # what is too long for its header's message
+    DIRECT = 2                     # messages without header
+    OF_NEWS = 3
+    TAGS = 3 + NEWS_TAGS
     MOST_TOLD = 16                 # hidden communicators of a group that a set-up record can name
 
 # Until when (s) a rank that gave up waits for what it can't call back.
 _GRACE = 0.1
-# After how long (s) in a wait a leader asks the others; then after twice that, and so on.
-ASK_AFTER = 1.0
-LOOK_FOR_INQUIRIES_EVERY = 64      # waits for messages
+LOOK_FOR_NEWS_EVERY = 64           # waits for messages
+# Of more bytes mpi4py makes no count where the MPI has no large ones.
+LARGEST_COUNT = 2**31 - 1
 
-_KINDS = {kind.__name__: kind for kind in (Error, MismatchError, PeerError, WaitTimeout)}
 _hidden = {}                       # by the group's ranks, then by number
 _drawing = threading.Lock()
-_alarms_sent = []
 _unfinished = []                   # of ranks that gave up: MPI may still use this memory
 _world = MPI.COMM_WORLD            # kept: install() rebinds the name
-# What the calls of an MPI that survives deaths (ULFM) raise after one; where mpi4py knows of them.
-_DEATHS = {getattr(MPI, name, MPI.ERR_UNKNOWN)
-           for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING")} - {MPI.ERR_UNKNOWN}
 
 
 class Hidden:
@@ -103,8 +95,28 @@ def hidden_communicator(comm, gather, number):
     return hidden, 0
 
 
-cdef memory_at(const char *address, size_t nbytes):
-    return MPI.memory.fromaddress(<size_t> address, nbytes)
+cdef start(method, const char *address, size_t nbytes, int peer, int tag):
+    """``method``: a communicator's Isend or Irecv, for a message of so many bytes."""
+    memory = MPI.memory.fromaddress(<size_t> address, nbytes)
+    if nbytes <= <size_t> LARGEST_COUNT:
+        return method([memory, MPI.BYTE], peer, tag)
+    datatype = one_element_of(nbytes)
+    try:
+        return method([memory, 1, datatype], peer, tag)
+    finally:
+        datatype.Free()            # MPI keeps it as long as the message needs it
+
+
+cdef one_element_of(size_t nbytes):
+    """A datatype of so many bytes."""
+    cdef size_t most = LARGEST_COUNT
+    whole = MPI.BYTE.Create_contiguous(most)
+    wholes = whole.Create_contiguous(nbytes // most)
+    datatype = MPI.Datatype.Create_struct(
+        [1, nbytes % most], [0, nbytes - nbytes % most], [wholes, MPI.BYTE])
+    whole.Free()
+    wholes.Free()
+    return datatype.Commit()
 
 
 cdef class Parcel:
@@ -151,11 +163,12 @@ cdef class Parcel:
     cdef open(self):
         """The header is here: is it the message that we wait for, and where is the rest?"""
         cdef Network network = self.network
+        cdef News news = network.news
         cdef char *staging = self.staging
         cdef Header *header = <Header *> staging
-        if (header.call != network.call or header.signature != network.signature
-                or header.total != network.total):
-            raise network.disagreement(self.peer, header)
+        if (header.call.number != news.call.number or header.call.signature != news.call.signature
+                or header.call.total != news.call.total):
+            raise news.disagreement(self.peer, &header.call)
         self.nbytes = header.nbytes
         if self.grows:
             self.grown = PyBytes_FromStringAndSize(NULL, self.nbytes)
@@ -169,35 +182,22 @@ cdef class Parcel:
                 self.rest.Wait()
                 self.rest = None
         elif self.rest is None:
-            self.rest = network.comm.Irecv(
-                [memory_at(self.where, self.room), MPI.BYTE], self.peer, network.tag + 1)
+            self.rest = start(network.comm.Irecv, self.where, self.room, self.peer,
+                              network.tag + LONG)
 
 
 cdef class Network:
     """The messages of one communicator that spans nodes, as one of its ranks sends them."""
 
     def __cinit__(self, comm, int tag, Engine node, place, leaders=None, unwatched=""):
-        """``leaders``: a leader's ``Watch``, else None; ``unwatched``: why no leader has one."""
+        """``leaders``, ``unwatched``: as for ``News``."""
         self.comm = comm
-        self.leaders = leaders
-        self.unwatched = unwatched
         self.tag = tag
         self.node = node
         self.place = place
+        self.news = News(comm, tag + OF_NEWS, place, leaders, unwatched)
         self.stagings = []
-        self.told = []
         self.in_flight = set()
-        self.owner_process = os.getpid()
-        self.inquiry = MPI.Status()
-        self.alarm_text = bytearray(ALARM)
-        self.alarm = comm.Irecv(self.alarm_text, MPI.ANY_SOURCE, tag + 2)
-
-    cdef void begin(self, uint64_t call, uint64_t signature, uint64_t total):
-        """The call that all further messages belong to."""
-        cdef Header *entry = &self.calls[call % REMEMBERED]
-        self.call = entry.call = call
-        self.signature = entry.signature = signature
-        self.total = entry.total = total
 
     cdef Parcel new_parcel(self, int peer, bint incoming):
         cdef Parcel parcel = Parcel.__new__(Parcel)
@@ -214,7 +214,7 @@ cdef class Network:
         cdef char *staging = parcel.staging
         cdef Header *header = <Header *> staging
         cdef size_t together = HEADER
-        header.call, header.signature, header.total = self.call, self.signature, self.total
+        header.call = self.news.call
         header.nbytes = nbytes
         if nbytes <= SHORT:
             memcpy(staging + HEADER, data, nbytes)
@@ -222,7 +222,7 @@ cdef class Network:
         parcel.first = self.comm.Isend([parcel.staging, together, MPI.BYTE], peer, self.tag)
         if nbytes > SHORT:
             parcel.kept = kept
-            parcel.rest = self.comm.Isend([memory_at(data, nbytes), MPI.BYTE], peer, self.tag + 1)
+            parcel.rest = start(self.comm.Isend, data, nbytes, peer, self.tag + LONG)
         self.messages += 1
         self.message_bytes += nbytes
         return parcel
@@ -235,7 +235,7 @@ cdef class Network:
         parcel.room = room
         parcel.first = self.comm.Irecv(parcel.staging, peer, self.tag)
         if room > SHORT:
-            parcel.rest = self.comm.Irecv([memory_at(where, room), MPI.BYTE], peer, self.tag + 1)
+            parcel.rest = start(self.comm.Irecv, where, room, peer, self.tag + LONG)
         return parcel
 
     cdef Parcel receive_any_length(self, int peer):
@@ -249,7 +249,7 @@ cdef class Network:
         """Start a message of which ``peer`` knows otherwise that it comes, and how long it is."""
         cdef Parcel parcel = self.new_parcel(peer, False)
         parcel.kept = kept
-        parcel.rest = self.comm.Isend([memory_at(data, nbytes), MPI.BYTE], peer, self.tag + 3)
+        parcel.rest = start(self.comm.Isend, data, nbytes, peer, self.tag + DIRECT)
         self.messages += 1
         self.message_bytes += nbytes
         return parcel
@@ -259,7 +259,7 @@ cdef class Network:
         cdef Parcel parcel = self.new_parcel(peer, True)
         parcel.kept = kept
         parcel.nbytes = nbytes
-        parcel.rest = self.comm.Irecv([memory_at(where, nbytes), MPI.BYTE], peer, self.tag + 3)
+        parcel.rest = start(self.comm.Irecv, where, nbytes, peer, self.tag + DIRECT)
         return parcel
 
     cdef bint all_here(self) except -1:
@@ -270,24 +270,23 @@ cdef class Network:
             try:
                 here = parcel.test()
             except MPI.Exception as error:
-                self.check_death(error, parcel.peer)
+                self.news.check_death(error, parcel.peer)
                 raise
             if not here:
+                # Who is waited for: the others may have come meanwhile.
+                self.node.outside = self.place.members[self.place.node_of[parcel.peer]]
                 return False
             self.waiting.pop()
         return True
 
     cdef int complete(self, list parcels) except -1:
         """Wait until these are through."""
-        cdef Parcel parcel
         self.waiting = list(parcels)
         self.completed += 1
-        if self.completed % LOOK_FOR_INQUIRIES_EVERY == 0:
+        if self.completed % LOOK_FOR_NEWS_EVERY == 0:
             # A rank that never waits for long does not look otherwise, and they would pile up.
-            self.take_in_inquiries()
+            self.news.take_in()
         if not self.all_here():
-            parcel = self.waiting[-1]
-            self.node.outside = self.place.members[self.place.node_of[parcel.peer]]
             self.node.patience = 1.25
             self.node.complete_outside(nothing_awaited, <void *> self)
             if self.error is not None:
@@ -296,161 +295,6 @@ cdef class Network:
             self.node.outside = None
         self.waiting = None
         return 0
-
-    # ------------------------------------------------------------------ alarms
-
-    cdef int check_alarm(self) except -1:
-        """Raise what a rank of another node gave up for."""
-        cdef bint heard = False
-        if self.alarm is None:
-            return 0
-        try:
-            heard = self.alarm.Test()
-        except MPI.Exception as error:
-            # It could come from the dead, too. Who that is, the leaders' connections know.
-            if error.Get_error_class() not in _DEATHS:
-                raise
-            if self.alarm == MPI.REQUEST_NULL:
-                self.alarm = None
-        if heard:
-            self.alarm = None
-            told = json.loads(bytes(self.alarm_text).rstrip(b"\0"))
-            error = _KINDS[told["kind"]](told["text"])
-            error.blamed = told["blamed"]
-            raise error
-        return 0
-
-    def look_around(self, seconds):
-        """The same for the watch of a wait; and on a leader, what becomes of the other leaders."""
-        self.check_alarm()
-        if self.leaders is not None:
-            self.check_leaders()
-            if seconds > ASK_AFTER:
-                self.inquire()
-            self.take_in_inquiries()
-
-    # ------------------------------------------------------------------ inquiries
-
-    cdef int inquire(self) except -1:
-        """Tell the other leaders, now and then, which calls this rank was in.
-
-        Where ranks disagree about a root, say, both sides may wait for messages that nobody sends.
-        Leaders only, and only where they watch each other, for these are known to live: MPICH's
-        Isend to a rank that has died was seen to hang.
-        """
-        cdef Header *entry
-        cdef int i
-        now = time.monotonic()
-        if self.asked_in != self.call:
-            self.asked_in = self.call
-            self.ask_again = now
-            self.asking_pause = ASK_AFTER
-        if now < self.ask_again:
-            return 0
-        self.ask_again = now + self.asking_pause
-        self.asking_pause *= 2
-        self.asked += 1
-        calls = []
-        for i in range(REMEMBERED):
-            entry = &self.calls[i]
-            calls.append((entry.call, entry.signature, entry.total))
-        text = json.dumps(calls).encode()
-        self.told = [sent for sent in self.told if not is_over(sent[1])]
-        for node in range(self.place.nodes):
-            peer = self.place.members[node][0]
-            if peer != self.comm.Get_rank():
-                try:
-                    self.told.append((text, self.comm.Isend(text, peer, self.tag + 4)))
-                except MPI.Exception as error:
-                    self.check_death(error, peer)
-                    raise
-        return 0
-
-    cdef int take_in_inquiries(self) except -1:
-        """Raise what they show: the same call was another collective here.
-
-        A call that this rank has not come to is in the next inquiry again. Probed for, since a
-        posted receive from any rank that was posted anew got lost in MPICH now and then.
-        """
-        while True:
-            try:
-                if not self.comm.Iprobe(MPI.ANY_SOURCE, self.tag + 4, self.inquiry):
-                    return 0
-                text = bytearray(self.inquiry.Get_count())
-                peer = self.inquiry.Get_source()
-                self.comm.Recv(text, peer, self.tag + 4)
-            except MPI.Exception as error:
-                if error.Get_error_class() not in _DEATHS:
-                    raise
-                return 0
-            self.compare_calls(peer, json.loads(text))
-
-    def compare_calls(self, peer, calls):
-        """``calls``: the last ones of ``peer``; MismatchError for the first that was another."""
-        cdef Header theirs
-        cdef Header *ours
-        for call, signature, total in sorted(calls):
-            theirs.call, theirs.signature, theirs.total = call, signature, total
-            ours = &self.calls[theirs.call % REMEMBERED]
-            if ours.call == theirs.call and (ours.signature != theirs.signature
-                                             or ours.total != theirs.total):
-                error = self.disagreement(peer, &theirs)
-                error.blamed = peer
-                raise error
-
-    cdef disagreement(self, int peer, const Header *theirs):
-        """The error for what ``peer`` called, in our call of that number or in this one."""
-        cdef Header *ours = &self.calls[theirs.call % REMEMBERED]
-        if ours.call != theirs.call or (ours.signature == theirs.signature
-                                        and ours.total == theirs.total):
-            ours = &self.calls[self.call % REMEMBERED]
-        mine, other = in_words(ours), in_words(theirs)
-        if mine == other:
-            other += f" as its call {theirs.call}"
-        return MismatchError(
-            f"ranks disagree about collective number {ours.call}: rank {self.comm.Get_rank()} "
-            f"called {mine}, rank {peer} called {other}")
-
-    # ------------------------------------------------------------------ the dead
-
-    cdef int check_leaders(self) except -1:
-        for node in self.leaders.look() if self.leaders is not None else ():
-            leader = self.place.members[node][0]
-            self.blame(leader, f"rank {leader} has died, {self.place.role(leader)}")
-        return 0
-
-    cdef int check_death(self, error, int peer) except -1:
-        """Raise who died, where an MPI that survives that says so of a message to or from ``peer``.
-        """
-        if error.Get_error_class() in _DEATHS:
-            self.check_leaders()
-            self.blame(peer, f"rank {peer} has died")
-        return 0
-
-    cdef int blame(self, int rank, what) except -1:
-        error = PeerError(f"{what}, as rank {self.comm.Get_rank()} found during call {self.call}, "
-                          f"{describe_call(self.signature, self.total)}")
-        error.blamed = rank
-        raise error
-
-    def sound_alarm(self, error, int mine, int blamed):
-        """Tell the other nodes, its counterpart on each, that this rank gave up, and for whom.
-
-        Those tell their own nodes in shared memory. A rank gives up once, so the alarm goes round
-        once.
-        """
-        kind = type(error).__name__ if type(error).__name__ in _KINDS else "PeerError"
-        text = str(error) if isinstance(error, Error) else (
-            f"rank {mine} gave the communicator up: {type(error).__name__}")
-        told = json.dumps({"kind": kind, "text": text[:ALARM // 8], "blamed": blamed}).encode()
-        left_out = {self.place.node_of[mine]}
-        if isinstance(error, PeerError):
-            # It knows of its own dead, or is gone: MPICH's Isend to such a rank was seen to hang.
-            left_out.add(self.place.node_of[blamed])
-        for node in range(self.place.nodes):
-            if node not in left_out:
-                peer = self.place.counterpart(mine, node)
-                _alarms_sent.append((told, self.comm.Isend(told, peer, self.tag + 2)))
 
     def call_back(self, memory):
         """In a call that failed: MPI shall write no more into memory that may be freed now.
@@ -469,37 +313,12 @@ cdef class Network:
             _unfinished.append((self.in_flight, memory))
         self.in_flight = set()
 
-    def close(self):
-        """Nothing is expected any more. Local."""
-        # A forked child must leave its parent's MPI alone.
-        if os.getpid() == self.owner_process and not MPI.Is_finalized():
-            # What was asked meanwhile shall not lie in MPI's queue for ever.
-            with contextlib.suppress(MPI.Exception):
-                self.take_in_inquiries()
-            if self.alarm is not None:
-                self.alarm.Cancel()
-                self.alarm.Wait()
-            _alarms_sent.extend(self.told)
-        self.alarm = None
-
-
-cdef bint is_over(request):
-    try:
-        return request.Test()
-    except MPI.Exception:
-        return True                # an error is an end, too
-
-
-cdef in_words(const Header *call):
-    """What was called; what MPI carries out has no signature here."""
-    return describe_call(call.signature, call.total) if call.signature else "what MPI carries out"
-
 
 cdef bint parcel_at_rest(Parcel parcel):
     try:
         return parcel.at_rest()
     except MPI.Exception:
-        return True                # as above
+        return True                # an error is an end, too
 
 
 cdef bint nothing_awaited(void *context) noexcept with gil:

@@ -66,7 +66,7 @@ cdef class Span:
         self.signature = signature
         self.total = total
         self.stage = 0
-        self.network.begin(call, signature, total)
+        self.network.news.begin(call, signature, total)
 
     cdef char *scratch(self, int which, size_t nbytes) except NULL:
         """Memory number ``which``, kept for later calls, of at least ``nbytes`` bytes."""

@@ -52,10 +52,11 @@ cdef class SpanningEngine(Engine):
         self.node.roles = {members[0]: span.place.role(members[0])
                            for members in span.place.members}
         node_watch = self.node.attendant.watch
-        network = span.network
+        news = span.network.news
+        self.node.call_outside = news.call_in_words
 
         def watch(rank, seconds):
-            network.look_around(seconds)
+            news.look_around(seconds)
             return node_watch(rank, seconds)
 
         self.node.attendant.watch = watch
@@ -189,7 +190,7 @@ cdef class SpanningEngine(Engine):
             # By a signal handler or another thread, in this call; the node's segment is unmapped.
             if not MPI.Is_finalized():
                 self.span.network.call_back(self.span.scratches)
-                self.span.network.sound_alarm(
+                self.span.network.news.sound_alarm(
                     Error(f"rank {self.team.rank} freed the communicator in a call"),
                     self.team.rank, self.team.rank)
             self.close_parts()
@@ -204,7 +205,7 @@ cdef class SpanningEngine(Engine):
         self.failure = self.node.failure or (Error, str(error))
         if not MPI.Is_finalized():
             self.span.network.call_back(self.span.scratches)
-            self.span.network.sound_alarm(error, self.team.rank, self.node.blames())
+            self.span.network.news.sound_alarm(error, self.team.rank, self.node.blames())
 
     cdef int carry_out(self, int collective, uint64_t signature, const Operands *operands,
                        const Plan *plan, void *details) except -1:
@@ -395,7 +396,7 @@ cdef class SpanningEngine(Engine):
             self.unusable = True
             self.node.abandon()
             self.failure = self.node.failure
-            self.span.network.sound_alarm(
+            self.span.network.news.sound_alarm(
                 Error(f"rank {self.team.rank} abandoned the communicator"), self.team.rank,
                 self.team.rank)
 
@@ -412,7 +413,7 @@ cdef class SpanningEngine(Engine):
     def close_parts(self):
         """Nothing of this communicator is used any more."""
         self.node.close()
-        self.span.network.close()
+        self.span.network.news.close()
 
 
 cdef bint needs_order(int collective, const Operands *operands) except -1:

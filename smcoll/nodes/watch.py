@@ -7,7 +7,6 @@ its connections, none has, and a node that vanishes is noticed by ``Config.timeo
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import select
@@ -16,6 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
+from .. import ending
 from .connections import Door
 from .placement import Placement
 
@@ -98,7 +98,7 @@ def _close_in_child() -> None:
         watch._close()
 
 
-atexit.register(say_goodbye)
+ending.before_the_end(ending.TAKE_LEAVE, say_goodbye)
 os.register_at_fork(after_in_child=_close_in_child)
 
 
@@ -110,7 +110,7 @@ def watch_leaders(comm, gather: Callable[[object, dict], list[dict]], place: Pla
     """
     node = place.node_of[rank]
     leads = rank == place.members[node][0]
-    door, told, connections = None, {}, {}
+    door, told, connections, watch = None, {}, {}, None
     problem: str | None = "given up"
     try:
         if leads:
@@ -126,6 +126,7 @@ def watch_leaders(comm, gather: Callable[[object, dict], list[dict]], place: Pla
                 doors = {record["number"]: record for record in records if record}
                 try:
                     connections = door.connect(doors, CONNECT_WITHIN)
+                    watch = Watch(connections)
                 except OSError as error:
                     told = {"problem": f"rank {rank}: {error}"[:400]}
             problem = _first_problem(gather(comm, told))
@@ -138,7 +139,7 @@ def watch_leaders(comm, gather: Callable[[object, dict], list[dict]], place: Pla
     if problem is not None:
         _unreachable.append(problem)
         return None, problem
-    return Watch(connections) if leads else None, ""
+    return watch, ""
 
 
 def _open_door(number: int) -> tuple[Door, dict]:
