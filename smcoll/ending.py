@@ -5,22 +5,40 @@ communicators. So there is one handler, registered as soon as smcoll is imported
 """
 
 import atexit
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 # In this order: leave the communicators, take leave of other nodes, stop driving MPI.
 LEAVE, TAKE_LEAVE, STOP = range(3)
 _steps: list[list[Callable[[], object]]] = [[], [], []]
+_has_come = False
 
 
 def before_the_end(stage: int, step: Callable[[], object]) -> None:
-    """Have ``step()`` called once, when MPI is finalised or the interpreter ends."""
+    """Have ``step()`` called when MPI is finalised and when the interpreter ends."""
     if step not in _steps[stage]:
         _steps[stage].append(step)
 
 
+def has_come() -> bool:
+    """Whether the end has begun."""
+    return _has_come
+
+
 @atexit.register
 def end() -> None:
-    """The end comes: take the steps that were not taken yet."""
-    for steps in _steps:
-        while steps:
-            steps.pop(0)()
+    """Take all steps, the others too where one fails."""
+    global _has_come
+    _has_come = True
+    call_each(step for steps in _steps for step in steps)
+
+
+def call_each(calls: Iterable[Callable[[], object]]) -> None:
+    """Call all of them; raises the first error when all were called."""
+    first = None
+    for call in calls:
+        try:
+            call()
+        except Exception as error:
+            first = first or error
+    if first is not None:
+        raise first

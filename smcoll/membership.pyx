@@ -192,7 +192,10 @@ cdef class Member:
             self.poison(POISON_PEER_ENDED if self.has_left(blamed) else POISON_PEER_DEAD, blamed)
             self.failure = (PeerError, self.explain_absence(blamed, where))
         kind, message = self.failure
-        raise kind(message)
+        error = kind(message)
+        if load_acquire(&self.team.status.poison) == POISON_PEER_ENDED:
+            error.ended = True
+        raise error
 
     def poison(self, uint64_t reason, int blamed):
         """Tell every rank that waits, now or later, that this one has given up, and why."""

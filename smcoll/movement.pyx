@@ -160,10 +160,15 @@ cdef int copy_own(Cursor *source, Cursor *target):
 
 
 cdef check_aliases(Blocks send, Blocks recv):
-    """A block that arrives would overwrite one that has not left: MPI asks for IN_PLACE."""
+    """A block that arrives would overwrite one that has not left: MPI asks for IN_PLACE.
+
+    Of types with holes, or whose data begin elsewhere, one array can hold both.
+    """
     cdef int rank
+    if not (send.contiguous and recv.contiguous):
+        return
     for rank in range(send.ranks):
-        if (send.block[rank].address == recv.block[rank].address
+        if (send.block[rank].address == recv.block[rank].address != NULL
                 and send.block[rank].nbytes > 0 and recv.block[rank].nbytes > 0):
             raise MPI.Exception(MPI.ERR_BUFFER)
 

@@ -36,13 +36,14 @@ class Report:
                 sums[place] += row[field]
 
     def print_table(self) -> None:
-        """All that was added, on standard error."""
-        if self.rank != 0 or not self.sums:
+        """All that was added since the last table, on standard error."""
+        sums, self.sums = self.sums, {}
+        if self.rank != 0 or not sums:
             return
         lines = [("collective", "calls", "bytes", "seconds", "path", "algorithm, or why MPI")]
         lines += [(collective, str(calls), str(nbytes), f"{seconds:.6f}", path, reason)
                   for (collective, path, reason), (calls, nbytes, seconds)
-                  in sorted(self.sums.items())]
+                  in sorted(sums.items())]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         _print("\n".join(
             "smcoll: " + "  ".join(

@@ -12,7 +12,7 @@ from smcoll.engine cimport Engine
 
 from smcoll import waiting_report
 from smcoll.config import Config
-from smcoll.ending import LEAVE, before_the_end
+from smcoll.ending import LEAVE, before_the_end, call_each
 from smcoll.errors import Error, SegmentError, TopologyError
 from smcoll.establish import establish
 from smcoll.report import Report
@@ -114,12 +114,11 @@ os.register_at_fork(after_in_child=_disown_all)
 
 def _leave_all():
     # So that a peer which still waits learns that this rank ended in good order.
-    for state in list(_live_states):
-        state.close()
-    _report.print_table()
+    call_each([state.close for state in list(_live_states)])
 
 
 before_the_end(LEAVE, _leave_all)
+before_the_end(LEAVE, _report.print_table)
 
 
 def _who_waits():

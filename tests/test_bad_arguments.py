@@ -256,3 +256,17 @@ def test_an_alltoall_onto_its_own_send_buffer_is_refused(comm_world):
             assert refused.value.Get_error_class() == MPI.ERR_BUFFER
         comm.Alltoall(MPI.IN_PLACE, data)
         assert (data == comm.rank).all()
+
+
+@pytest.mark.mpi(2, 3)
+def test_an_alltoallw_of_disjoint_parts_of_one_array_is_none_of_these(comm_world):
+    with smcoll.Comm(comm_world) as comm:
+        halves = np.arange(2 * comm.size, dtype=float).reshape(2, comm.size)
+        halves[0] += 100 * comm.rank
+        sent = [MPI.DOUBLE.Create_subarray(halves.shape, (1, 1), (0, rank)).Commit()
+                for rank in range(comm.size)]
+        received = [MPI.DOUBLE.Create_subarray(halves.shape, (1, 1), (1, rank)).Commit()
+                    for rank in range(comm.size)]
+        ones, zeros = [1] * comm.size, [0] * comm.size
+        comm.Alltoallw([halves, (ones, zeros), sent], [halves, (ones, zeros), received])
+        assert (halves[1] == comm.rank + 100 * np.arange(comm.size)).all()

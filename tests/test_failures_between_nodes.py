@@ -289,7 +289,7 @@ LEAVE = """
     import os, sys, time
     from mpi4py import MPI
     world = MPI.COMM_WORLD
-    directory, nodes, how = sys.argv[1:4]
+    directory, nodes, leavers, how = sys.argv[1:5]
     rank = world.rank
     os.environ["SMCOLL_NODE"] = nodes[rank]
     import numpy as np
@@ -297,7 +297,10 @@ LEAVE = """
     comm = smcoll.Comm(world)
     comm.Allreduce(np.ones(1), np.ones(1))
     assert not comm.engine.span.network.news.unwatched
-    if nodes[rank] == "1":
+    if str(rank) in leavers:
+        if how == "free":
+            comm.Free()
+            time.sleep(60)
         if how == "finalize":
             MPI.Finalize()
         sys.exit()
@@ -313,12 +316,15 @@ LEAVE = """
 """
 
 
-@pytest.mark.parametrize("nodes, how", [("01", "exit"), ("01", "finalize"), ("0011", "exit"),
-                                        ("0122", "exit")])
-def test_a_node_that_ends_in_good_order_is_not_waited_for(tmp_path, nodes, how):
-    job = programs.start_ranks(len(nodes), LEAVE, tmp_path, nodes, how)
+@pytest.mark.parametrize("nodes, leavers, how", [
+    ("01", "1", "exit"), ("01", "1", "finalize"), ("0011", "23", "exit"), ("0122", "1", "exit"),
+    # Its node lives on, and tells the others.
+    ("0011", "1", "exit"), ("0011", "1", "free"), ("0011", "2", "exit"),
+])
+def test_ranks_that_end_in_good_order_are_not_waited_for(tmp_path, nodes, leavers, how):
+    job = programs.start_ranks(len(nodes), LEAVE, tmp_path, nodes, leavers, how)
     try:
-        others = [rank for rank in range(len(nodes)) if nodes[rank] != "1"]
+        others = [rank for rank in range(len(nodes)) if str(rank) not in leavers]
         found = results(tmp_path, others)
         assert set(found) == set(others)
         for text in found.values():

@@ -24,6 +24,7 @@ cdef enum:
     ALARMS = 0                     # tags, from the first on
     REPORTS = 1
     PROBES_AT_THE_END = 3
+    KEPT = 64                      # communicators that this process left
 
 # After how long (s) in a wait a leader asks the others; then after twice that, and so on.
 ASK_AFTER = 1.0
@@ -32,7 +33,8 @@ _KINDS = {kind.__name__: kind for kind in (Error, MismatchError, PeerError, Wait
 _being_sent = []                   # by communicators that are gone
 # Communicators that this process left. When it ends it tells the others so, not before: most are
 # left by all ranks at the same time, and the news would lie in MPI's queue.
-_closed = collections.deque(maxlen=64)
+_closed = collections.deque()
+_deaths = set()                    # ranks, of any communicator, for which this process gave one up
 # What the calls of an MPI that survives deaths (ULFM) raise after one; where mpi4py knows of them.
 _DEATHS = {getattr(MPI, name, MPI.ERR_UNKNOWN)
            for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING")} - {MPI.ERR_UNKNOWN}
@@ -81,18 +83,23 @@ cdef class News:
         if self.gave_up:
             return
         self.gave_up = True
+        if isinstance(error, PeerError) and not hasattr(error, "ended"):
+            _deaths.add(blamed)
         kind = type(error).__name__ if type(error).__name__ in _KINDS else "PeerError"
         text = str(error) if isinstance(error, Error) else (
             f"rank {mine} gave the communicator up: {type(error).__name__}")
         told = json.dumps({"kind": kind, "text": text[:ALARM // 8], "blamed": blamed,
                            "ended": hasattr(error, "ended")}).encode()
+        ended = {blamed, *self.ended} if hasattr(error, "ended") else set(self.ended)
         left_out = self.presumed_dead(error, blamed) | {self.place.node_of[mine]}
         for node in range(self.place.nodes):
-            if node not in left_out:
+            peer = self.place.counterpart(mine, node)
+            if peer in ended:
+                peer = next((other for other in self.place.members[node] if other not in ended), -1)
+            if node not in left_out and peer >= 0:
                 # Who can't be told is told by nobody: the others are, and this rank's error stands.
                 with contextlib.suppress(MPI.Exception):
-                    self.told.append((told, self.comm.Isend(
-                        told, self.place.counterpart(mine, node), self.tag + ALARMS)))
+                    self.told.append((told, self.comm.Isend(told, peer, self.tag + ALARMS)))
 
     def presumed_dead(self, error, int blamed):
         """The nodes that are told nothing: MPICH's Isend to a dead rank was seen to hang.
@@ -101,7 +108,8 @@ cdef class News:
         not come in time lives is known only where the leaders watch each other.
         """
         dead = set() if self.leaders is None else set(self.leaders.dead)
-        if isinstance(error, PeerError) or (self.unwatched and isinstance(error, WaitTimeout)):
+        if ((isinstance(error, PeerError) and not hasattr(error, "ended"))
+                or (self.unwatched and isinstance(error, WaitTimeout))):
             dead.add(self.place.node_of[blamed])
         return dead
 
@@ -161,9 +169,10 @@ cdef class News:
 
     def tell_end(self):
         """This process ends, in good order, and takes part in no further call: tell a counterpart
-        on each other node. Only where leaders watch each other, as above."""
+        on each other node. Only where leaders watch each other and nobody has died, as above."""
         cdef int mine
-        if self.unwatched or self.gave_up or os.getpid() != self.owner_process:
+        if (self.unwatched or self.gave_up or _deaths or os.getpid() != self.owner_process
+                or MPI.Is_finalized()):
             return
         mine = self.comm.Get_rank()
         left_out = {self.place.node_of[mine]}
@@ -281,21 +290,24 @@ cdef class News:
                 self.sound_alarm(error, self.comm.Get_rank(), error.blamed)
             except MPI.Exception:
                 pass               # the end comes all the same
-            if self.alarm is not None:
-                self.alarm.Cancel()
-                self.alarm.Wait()
             _being_sent.extend(self.told)
             self.told = []
             _closed.append(self)
+            if len(_closed) > KEPT and not ending.has_come():
+                _closed.popleft()
+            if self.alarm is not None:
+                # After a death some MPIs say so here, too.
+                with contextlib.suppress(MPI.Exception):
+                    self.alarm.Cancel()
+                    self.alarm.Wait()
         self.alarm = None
 
 
 def _tell_ends():
     while _closed:
         news = _closed.popleft()
-        if not MPI.Is_finalized():
-            news.tell_end()
-            _being_sent.append(news)
+        news.tell_end()
+        _being_sent.append(news)
 
 
 ending.before_the_end(ending.TAKE_LEAVE, _tell_ends)
