@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 # In this order: leave the communicators, take leave of other nodes, stop driving MPI.
 LEAVE, TAKE_LEAVE, STOP = range(3)
 _steps: list[list[Callable[[], object]]] = [[], [], []]
-_has_come = False
 
 
 def before_the_end(stage: int, step: Callable[[], object]) -> None:
@@ -19,16 +18,9 @@ def before_the_end(stage: int, step: Callable[[], object]) -> None:
         _steps[stage].append(step)
 
 
-def has_come() -> bool:
-    """Whether the end has begun."""
-    return _has_come
-
-
 @atexit.register
 def end() -> None:
     """Take all steps, the others too where one fails."""
-    global _has_come
-    _has_come = True
     call_each(step for steps in _steps for step in steps)
 
 

@@ -131,3 +131,19 @@ def test_too_many_descriptors_are_refused_before_any_is_taken(monkeypatch):
 def test_addresses_end_with_loopback_and_can_be_connected_to():
     assert connections.addresses()[-1] == "127.0.0.1"
     assert len(connections.addresses()) <= connections.MOST_ADDRESSES
+
+
+@pytest.mark.parametrize("pieces", [
+    [b'!{"5": [2, 7]}\n'], [b"!", b'{"5": [2', b', 7]}\n'], [b"!"], [b"!{]\n"],
+])
+def test_a_goodbye_says_after_which_call_as_far_as_it_arrives(pieces):
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    watching = Watch({1: ours})
+    for piece in pieces:
+        assert watching.look() == set() and watching.has_ended(5) == {}
+        theirs.send(piece)
+    theirs.close()
+    assert watching.look() == set() and watching.look() == set()
+    assert watching.has_ended(5) == ({2: 7} if pieces[-1].endswith(b"7]}\n") else {})
+    assert watching.connections == {} and watching.has_ended(6) == {}

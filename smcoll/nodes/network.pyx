@@ -284,7 +284,7 @@ cdef class Network:
         self.waiting = list(parcels)
         self.completed += 1
         if self.completed % LOOK_FOR_NEWS_EVERY == 0:
-            # A rank that never waits for long does not look otherwise, and they would pile up.
+            # A leader that never waits for long does not look otherwise: they would pile up.
             self.news.take_in()
         if not self.all_here():
             self.node.patience = 1.25

@@ -8,7 +8,7 @@ cdef struct Call:
 
 cdef enum:
     REMEMBERED = 16                # calls of this rank, the last ones
-    NEWS_TAGS = 2                  # of a communicator: alarms; inquiries and ends
+    NEWS_TAGS = 2                  # of a communicator: alarms, inquiries
 
 
 cdef class News:
@@ -25,7 +25,6 @@ cdef class News:
     cdef double ask_again, asking_pause
     cdef list told                 # what MPI may still be sending
     cdef object status             # of what came
-    cdef dict ended                # ranks that ended in good order, and after which call
     cdef int owner_process
     cdef readonly int asked        # times
 
@@ -35,7 +34,6 @@ cdef class News:
     cdef int take_in(self) except -1
     cdef int compare_calls(self, int peer, list calls) except -1
     cdef disagreement(self, int peer, const Call *theirs)
-    cdef tell(self, int peer, what)
     cdef int check_ended(self) except -1
     cdef int check_leaders(self) except -1
     cdef int check_death(self, error, int peer) except -1

@@ -1,11 +1,10 @@
 """What ranks of different nodes tell each other beside the messages of their calls: that one gave
-up, which calls it was in, that it ended; and what the leaders' connections tell of the dead.
+up, which calls it was in; and what the leaders' connections tell of who died or ended.
 
 Nothing here waits. What came is looked at in long waits, through ``look_around``, and where MPI
 reports a death.
 """
 
-import collections
 import contextlib
 import json
 import os
@@ -15,26 +14,20 @@ from mpi4py import MPI
 
 from libc.stdint cimport uint64_t
 
-from smcoll import ending
 from smcoll.calls import describe_call
 from smcoll.errors import Error, MismatchError, PeerError, WaitTimeout
 
 cdef enum:
     ALARM = 4096                   # bytes
     ALARMS = 0                     # tags, from the first on
-    REPORTS = 1
+    INQUIRIES = 1
     PROBES_AT_THE_END = 3
-    KEPT = 64                      # communicators that this process left
 
 # After how long (s) in a wait a leader asks the others; then after twice that, and so on.
 ASK_AFTER = 1.0
 
 _KINDS = {kind.__name__: kind for kind in (Error, MismatchError, PeerError, WaitTimeout)}
 _being_sent = []                   # by communicators that are gone
-# Communicators that this process left. When it ends it tells the others so, not before: most are
-# left by all ranks at the same time, and the news would lie in MPI's queue.
-_closed = collections.deque()
-_deaths = set()                    # ranks, of any communicator, for which this process gave one up
 # What the calls of an MPI that survives deaths (ULFM) raise after one; where mpi4py knows of them.
 _DEATHS = {getattr(MPI, name, MPI.ERR_UNKNOWN)
            for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING")} - {MPI.ERR_UNKNOWN}
@@ -51,7 +44,6 @@ cdef class News:
         self.leaders = leaders
         self.unwatched = unwatched
         self.told = []
-        self.ended = {}
         self.owner_process = os.getpid()
         self.status = MPI.Status()
         self.alarm_text = bytearray(ALARM)
@@ -67,10 +59,10 @@ cdef class News:
         self.check_alarm()
         if self.leaders is not None:
             self.check_leaders()
+            self.check_ended()
             if seconds > ASK_AFTER:
                 self.inquire()
-        self.take_in()
-        self.check_ended()
+            self.take_in()
 
     # ------------------------------------------------------------------ alarms
 
@@ -83,19 +75,17 @@ cdef class News:
         if self.gave_up:
             return
         self.gave_up = True
-        if isinstance(error, PeerError) and not hasattr(error, "ended"):
-            _deaths.add(blamed)
         kind = type(error).__name__ if type(error).__name__ in _KINDS else "PeerError"
         text = str(error) if isinstance(error, Error) else (
             f"rank {mine} gave the communicator up: {type(error).__name__}")
         told = json.dumps({"kind": kind, "text": text[:ALARM // 8], "blamed": blamed,
                            "ended": hasattr(error, "ended")}).encode()
-        ended = {blamed, *self.ended} if hasattr(error, "ended") else set(self.ended)
         left_out = self.presumed_dead(error, blamed) | {self.place.node_of[mine]}
         for node in range(self.place.nodes):
             peer = self.place.counterpart(mine, node)
-            if peer in ended:
-                peer = next((other for other in self.place.members[node] if other not in ended), -1)
+            if peer == blamed and hasattr(error, "ended"):
+                # The next one there, if any, as that is no leader: who is alone needs no news.
+                peer = next((mate for mate in self.place.members[node] if mate != blamed), -1)
             if node not in left_out and peer >= 0:
                 # Who can't be told is told by nobody: the others are, and this rank's error stands.
                 with contextlib.suppress(MPI.Exception):
@@ -136,7 +126,7 @@ cdef class News:
             raise error
         return 0
 
-    # ------------------------------------------------------------------ inquiries and ends
+    # ------------------------------------------------------------------ inquiries
 
     cdef int inquire(self) except -1:
         """Tell the other leaders, now and then, which calls this rank was in.
@@ -155,62 +145,38 @@ cdef class News:
         self.ask_again = now + self.asking_pause
         self.asking_pause *= 2
         self.asked += 1
+        self.told = [sent for sent in self.told if not is_over(sent[1])]
         calls = [(self.calls[i].number, self.calls[i].signature, self.calls[i].total)
                  for i in range(REMEMBERED)]
+        text = json.dumps(calls).encode()
         for node in range(self.place.nodes):
             peer = self.place.members[node][0]
             if peer != self.comm.Get_rank():
                 try:
-                    self.tell(peer, {"calls": calls})
+                    self.told.append((text, self.comm.Isend(text, peer, self.tag + INQUIRIES)))
                 except MPI.Exception as error:
                     self.check_death(error, peer)
                     raise
         return 0
 
-    def tell_end(self):
-        """This process ends, in good order, and takes part in no further call: tell a counterpart
-        on each other node. Only where leaders watch each other and nobody has died, as above."""
-        cdef int mine
-        if (self.unwatched or self.gave_up or _deaths or os.getpid() != self.owner_process
-                or MPI.Is_finalized()):
-            return
-        mine = self.comm.Get_rank()
-        left_out = {self.place.node_of[mine]}
-        if self.leaders is not None:
-            left_out |= self.leaders.look()
-        for node in range(self.place.nodes):
-            if node not in left_out:
-                with contextlib.suppress(MPI.Exception):
-                    self.tell(self.place.counterpart(mine, node),
-                              {"ended_after": self.call.number})
-
-    cdef tell(self, int peer, what):
-        text = json.dumps(what).encode()
-        self.told = [sent for sent in self.told if not is_over(sent[1])]
-        self.told.append((text, self.comm.Isend(text, peer, self.tag + REPORTS)))
-
     cdef int take_in(self) except -1:
-        """What others told: an inquiry shows whether the same call was another collective here.
+        """Raise what inquiries show: the same call was another collective here.
 
         A call that this rank has not come to is in the next inquiry again. Probed for, since a
         posted receive from any rank that was posted anew got lost in MPICH now and then.
         """
         while True:
             try:
-                if not self.comm.Iprobe(MPI.ANY_SOURCE, self.tag + REPORTS, self.status):
+                if not self.comm.Iprobe(MPI.ANY_SOURCE, self.tag + INQUIRIES, self.status):
                     return 0
                 text = bytearray(self.status.Get_count())
                 peer = self.status.Get_source()
-                self.comm.Recv(text, peer, self.tag + REPORTS)
+                self.comm.Recv(text, peer, self.tag + INQUIRIES)
             except MPI.Exception as error:
                 if error.Get_error_class() not in _DEATHS:
                     raise
                 return 0
-            report = json.loads(text)
-            if "ended_after" in report:
-                self.ended[peer] = report["ended_after"]
-            else:
-                self.compare_calls(peer, report["calls"])
+            self.compare_calls(peer, json.loads(text))
 
     cdef int compare_calls(self, int peer, list calls) except -1:
         """``calls``: the last ones of ``peer``; MismatchError for the first that was another."""
@@ -239,14 +205,14 @@ cdef class News:
             f"ranks disagree about collective number {ours.number}: rank {self.comm.Get_rank()} "
             f"called {mine}, rank {peer} called {other}")
 
+    # ------------------------------------------------------------------ the dead, and who ended
+
     cdef int check_ended(self) except -1:
         """Who ended before this call can't take part in it."""
-        for rank, last in self.ended.items():
+        for rank, last in self.leaders.has_ended(self.tag).items():
             if last < self.call.number:
                 self.blame(rank, f"rank {rank} has ended", ended=True)
         return 0
-
-    # ------------------------------------------------------------------ the dead
 
     cdef int check_leaders(self) except -1:
         for node in self.leaders.look() if self.leaders is not None else ():
@@ -292,25 +258,14 @@ cdef class News:
                 pass               # the end comes all the same
             _being_sent.extend(self.told)
             self.told = []
-            _closed.append(self)
-            if len(_closed) > KEPT and not ending.has_come():
-                _closed.popleft()
+            if self.leaders is not None and not self.gave_up:
+                self.leaders.leave(self.tag, self.comm.Get_rank(), self.call.number)
             if self.alarm is not None:
                 # After a death some MPIs say so here, too.
                 with contextlib.suppress(MPI.Exception):
                     self.alarm.Cancel()
                     self.alarm.Wait()
         self.alarm = None
-
-
-def _tell_ends():
-    while _closed:
-        news = _closed.popleft()
-        news.tell_end()
-        _being_sent.append(news)
-
-
-ending.before_the_end(ending.TAKE_LEAVE, _tell_ends)
 
 
 cdef bint is_over(request):

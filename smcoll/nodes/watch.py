@@ -1,5 +1,6 @@
 """Whether the leaders of the other nodes live: a connection to each, which the kernel closes when
-its process ends, however that comes. Who ends in good order says so before.
+its process ends, however that comes. Who ends in good order says so before, and after which call of
+each communicator.
 
 Made once for a group of ranks and its placement on nodes, in agreement; where one leader can't have
 its connections, none has, and a node that vanishes is noticed by ``Config.timeout`` only.
@@ -8,6 +9,7 @@ its connections, none has, and a node that vanishes is noticed by ``Config.timeo
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import socket
@@ -19,7 +21,9 @@ from .. import ending
 from .connections import Door
 from .placement import Placement
 
-GOODBYE = b"!"
+GOODBYE, END = b"!", b"\n"
+MOST_LEFT = 1000                   # communicators that a goodbye tells of
+LONGEST = 1 << 16                  # bytes of one
 # Seconds until the leaders must have found each other. Where a firewall drops what they say, that
 # long is waited once in a process.
 CONNECT_WITHIN = 5.0
@@ -35,6 +39,10 @@ class Watch:
         """``connections``: by the number of the node."""
         self.connections = connections
         self.dead: set[int] = set()
+        # By a communicator's tag: this leader, or others that ended, and after which call.
+        self.left: dict[str, tuple[int, int]] = {}
+        self.ended: dict[str, dict[int, int]] = {}
+        self.heard: dict[int, bytes] = {}
         self.events = select.epoll()
         self.lock = threading.RLock()
         self.node_of = {}
@@ -59,23 +67,41 @@ class Watch:
         if connection is None:
             return                 # a signal handler was here, too
         try:
-            said = connection.recv(1)
+            said = connection.recv(65536)
         except BlockingIOError:
             return
         except OSError:
             said = b""             # reset: its process is gone
-        if said != GOODBYE:
+        words = self.heard[node] = self.heard.get(node, b"") + said
+        if said and not words.endswith(END) and len(words) < LONGEST:
+            return                 # more is on its way
+        if words.startswith(GOODBYE):
+            # One that broke off, its process killed as it ended, tells no calls.
+            with contextlib.suppress(ValueError):
+                for tag, (rank, last) in json.loads(words[len(GOODBYE):]).items():
+                    self.ended.setdefault(tag, {})[rank] = last
+        else:
             self.dead.add(node)
         self.events.unregister(connection)
         connection.close()
         del self.connections[node]
+
+    def leave(self, tag: int, rank: int, last: int) -> None:
+        """This leader, ``rank`` of the communicator, takes part in no call after ``last`` there."""
+        self.left[str(tag)] = rank, last
+        if len(self.left) > MOST_LEFT:
+            del self.left[next(iter(self.left))]
+
+    def has_ended(self, tag: int) -> dict[int, int]:
+        """The leaders that ended in good order, and after which of the communicator's calls."""
+        return self.ended.get(str(tag), {})
 
     def say_goodbye(self) -> None:
         """This process ends in good order: what becomes of it from now on is no death."""
         with self.lock:
             for connection in self.connections.values():
                 with contextlib.suppress(OSError):
-                    connection.send(GOODBYE)
+                    connection.send(GOODBYE + json.dumps(self.left).encode() + END)
             self._close()
 
     def _close(self) -> None:
