@@ -173,13 +173,16 @@ class Bench:
         if settings.warmup:
             for contender in range(-1, len(self.contenders)):
                 block.time(contender, settings.warmup)
-        # Double the calls until they take long enough to be extrapolated from.
+        # Double the calls until they take long enough to be extrapolated from, twice: once may be
+        # a disturbance.
         calls = self.ranks if rotating else 1
         while True:
-            estimates = self.slowest(
-                [block.time(i, calls) for i in range(-1, len(self.contenders))])
-            if calls * sum(estimates) > 0.04 * settings.budget * 1e6 or calls >= MAX_CALLS:
-                break
+            estimates = self._estimate(block, calls)
+            if self._is_long(calls, estimates):
+                estimates = [min(pair) for pair in zip(estimates, self._estimate(block, calls),
+                                                       strict=True)]
+                if self._is_long(calls, estimates):
+                    break
             calls *= 2
         repetitions = settings.repetitions
         if settings.iterations:
@@ -194,6 +197,13 @@ class Bench:
         if rotating:
             iterations = math.ceil(iterations / self.ranks) * self.ranks
         return iterations, repetitions
+
+    def _estimate(self, block: _Blocks, calls: int) -> list[float]:
+        return self.slowest([block.time(i, calls) for i in range(-1, len(self.contenders))])
+
+    def _is_long(self, calls: int, estimates: list[float]) -> bool:
+        return (calls * sum(estimates) > 0.04 * self.settings.budget * 1e6
+                or calls >= MAX_CALLS)
 
     def _sample(self, block: _Blocks, iterations: int, repetitions: int) -> dict[str, list[float]]:
         order = list(range(-1, len(self.contenders)))
