@@ -54,12 +54,12 @@ cdef class State:
         finally:
             self.in_set_up = False
         self.established = True
+        _live_states.add(self)
         self.name = comm.Get_name()
         if self.config.verbose:
             _report.announce(comm, self.reason)
         if self.config.report_signal:
             waiting_report.arrange(self.config.report_signal, _who_waits)
-        _live_states.add(self)
 
     cdef attach_to(self, comm):
         self.users += 1

@@ -81,11 +81,14 @@ cdef class News:
         told = json.dumps({"kind": kind, "text": text[:ALARM // 8], "blamed": blamed,
                            "ended": hasattr(error, "ended")}).encode()
         left_out = self.presumed_dead(error, blamed) | {self.place.node_of[mine]}
+        ended = set() if self.leaders is None else set(self.leaders.has_ended(self.tag))
+        if hasattr(error, "ended"):
+            ended.add(blamed)
         for node in range(self.place.nodes):
             peer = self.place.counterpart(mine, node)
-            if peer == blamed and hasattr(error, "ended"):
-                # The next one there, if any, as that is no leader: who is alone needs no news.
-                peer = next((mate for mate in self.place.members[node] if mate != blamed), -1)
+            if peer in ended:
+                # The next one there, if any: who is alone needs no news.
+                peer = next((mate for mate in self.place.members[node] if mate not in ended), -1)
             if node not in left_out and peer >= 0:
                 # Who can't be told is told by nobody: the others are, and this rank's error stands.
                 with contextlib.suppress(MPI.Exception):
@@ -97,7 +100,7 @@ cdef class News:
         A node of which another rank died, and that lives, knows it by itself. Whether one that did
         not come in time lives is known only where the leaders watch each other.
         """
-        dead = set() if self.leaders is None else set(self.leaders.dead)
+        dead = set() if self.leaders is None else set(self.leaders.look())
         if ((isinstance(error, PeerError) and not hasattr(error, "ended"))
                 or (self.unwatched and isinstance(error, WaitTimeout))):
             dead.add(self.place.node_of[blamed])
@@ -151,7 +154,7 @@ cdef class News:
         text = json.dumps(calls).encode()
         for node in range(self.place.nodes):
             peer = self.place.members[node][0]
-            if peer != self.comm.Get_rank():
+            if peer != self.comm.Get_rank() and peer not in self.leaders.has_ended(self.tag):
                 try:
                     self.told.append((text, self.comm.Isend(text, peer, self.tag + INQUIRIES)))
                 except MPI.Exception as error:
@@ -241,6 +244,11 @@ cdef class News:
         raise error
 
     # ------------------------------------------------------------------ the end
+
+    def leave_in_call(self):
+        """This process ends while another thread of it, or code below, is in the call."""
+        if self.leaders is not None and not self.gave_up and not MPI.Is_finalized():
+            self.leaders.leave(self.tag, self.comm.Get_rank(), self.call.number - 1)
 
     def close(self):
         """Nothing is expected any more. Local."""

@@ -406,6 +406,7 @@ cdef class SpanningEngine(Engine):
             return
         self.closed = self.unusable = True
         if not try_lock(&self.in_a_call):
+            self.span.network.news.leave_in_call()
             self.node.close()      # the call that is on unmaps at its end
             return
         self.close_parts()

@@ -14,7 +14,6 @@ import os
 import select
 import socket
 import threading
-import weakref
 from collections.abc import Callable
 
 from .. import ending
@@ -28,7 +27,10 @@ LONGEST = 1 << 16                  # bytes of one
 # long is waited once in a process.
 CONNECT_WITHIN = 5.0
 
-_watches: weakref.WeakSet[Watch] = weakref.WeakSet()
+_HANGS_UP = select.EPOLLHUP | select.EPOLLRDHUP | select.EPOLLERR
+
+# Kept until the end: a connection that closed before would look like a death.
+_watches: list[Watch] = []
 _unreachable: list[str] = []       # why connections could not be had before: it isn't tried again
 
 
@@ -42,38 +44,38 @@ class Watch:
         # By a communicator's tag: this leader, or others that ended, and after which call.
         self.left: dict[str, tuple[int, int]] = {}
         self.ended: dict[str, dict[int, int]] = {}
-        self.heard: dict[int, bytes] = {}
         self.events = select.epoll()
         self.lock = threading.RLock()
         self.node_of = {}
         for node, connection in connections.items():
             self.node_of[connection.fileno()] = node
-            self.events.register(connection.fileno(), select.EPOLLIN)
-        _watches.add(self)
+            self.events.register(connection.fileno(), select.EPOLLIN | select.EPOLLRDHUP)
+        _watches.append(self)
 
     def look(self) -> set[int]:
         """The nodes whose leaders have died. Never waits; one system call where nothing is new."""
         # Another thread that is here looks for this one, too.
         if not self.events.closed and self.lock.acquire(blocking=False):
             try:
-                for descriptor, _ in self.events.poll(0):
-                    self._hear(self.node_of[descriptor])
+                for descriptor, event in self.events.poll(0):
+                    self._hear(self.node_of[descriptor], event)
             finally:
                 self.lock.release()
         return self.dead
 
-    def _hear(self, node: int) -> None:
+    def _hear(self, node: int, event: int) -> None:
+        """What a connection says. Nothing is taken out of it before all is there and understood: a
+        signal handler may come between any two lines, and look, too."""
         connection = self.connections.get(node)
         if connection is None:
-            return                 # a signal handler was here, too
+            return
         try:
-            said = connection.recv(65536)
+            words = connection.recv(LONGEST, socket.MSG_PEEK)
         except BlockingIOError:
             return
         except OSError:
-            said = b""             # reset: its process is gone
-        words = self.heard[node] = self.heard.get(node, b"") + said
-        if said and not words.endswith(END) and len(words) < LONGEST:
+            words = b""            # reset: its process is gone
+        if words.startswith(GOODBYE) and not words.endswith(END) and not event & _HANGS_UP:
             return                 # more is on its way
         if words.startswith(GOODBYE):
             # One that broke off, its process killed as it ended, tells no calls.
@@ -82,9 +84,9 @@ class Watch:
                     self.ended.setdefault(tag, {})[rank] = last
         else:
             self.dead.add(node)
-        self.events.unregister(connection)
-        connection.close()
-        del self.connections[node]
+        if self.connections.pop(node, None) is not None and not self.events.closed:
+            self.events.unregister(connection)
+            connection.close()
 
     def leave(self, tag: int, rank: int, last: int) -> None:
         """This leader, ``rank`` of the communicator, takes part in no call after ``last`` there."""
