@@ -403,9 +403,11 @@ def test_silent_without_verbose():
 
 AT_EXIT = """
     import atexit
+    import sys
     import smcoll
     from mpi4py import MPI
-    atexit.register(lambda: print("sum", comm.allreduce(1), flush=True))
+    # In one piece: the other rank writes at the same time.
+    atexit.register(lambda: sys.stdout.write(f"sum {comm.allreduce(1)}\\n"))
     comm = smcoll.Comm(MPI.COMM_WORLD)
     comm.Barrier()
     MPI.COMM_WORLD.Barrier()
