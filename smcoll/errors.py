@@ -35,7 +35,12 @@ class SegmentError(Error):
 
 
 class PeerError(Error):
-    """A rank that is waited for died or left the collective; the message names it."""
+    """A rank that is waited for died or left the collective; the message names it.
+
+    ``ended``: whether it ended in good order, or freed the communicator.
+    """
+
+    ended = False
 
 
 class MismatchError(Error):

@@ -226,7 +226,8 @@ cdef class Member:
             reasons = {PeerError: POISON_PEER_DEAD, MismatchError: POISON_MISMATCH,
                        WaitTimeout: POISON_TIMEOUT}
             reason = reasons.get(type(error), POISON_EXCEPTION)
-            self.poison(POISON_PEER_ENDED if hasattr(error, "ended") else reason, blamed)
+            ended = getattr(error, "ended", False)
+            self.poison(POISON_PEER_ENDED if ended else reason, blamed)
             self.failure = (type(error), str(error))
             self.unusable = True
 

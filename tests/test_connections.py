@@ -141,9 +141,9 @@ def test_a_goodbye_says_after_which_call_as_far_as_it_arrives(pieces):
     ours.setblocking(False)
     watching = Watch({1: ours})
     for piece in pieces:
-        assert watching.look() == set() and watching.has_ended(5) == {}
+        assert watching.look() == set() and watching.who_ended(5) == {}
         theirs.send(piece)
     theirs.close()
     assert watching.look() == set() and watching.look() == set()
-    assert watching.has_ended(5) == ({2: 7} if pieces[-1].endswith(b"7]}\n") else {})
-    assert watching.connections == {} and watching.has_ended(6) == {}
+    assert watching.who_ended(5) == ({2: 7} if pieces[-1].endswith(b"7]}\n") else {})
+    assert watching.connections == {} and watching.who_ended(6) == {}

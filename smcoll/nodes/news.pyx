@@ -79,10 +79,10 @@ cdef class News:
         text = str(error) if isinstance(error, Error) else (
             f"rank {mine} gave the communicator up: {type(error).__name__}")
         told = json.dumps({"kind": kind, "text": text[:ALARM // 8], "blamed": blamed,
-                           "ended": hasattr(error, "ended")}).encode()
+                           "ended": getattr(error, "ended", False)}).encode()
         left_out = self.presumed_dead(error, blamed) | {self.place.node_of[mine]}
-        ended = set() if self.leaders is None else set(self.leaders.has_ended(self.tag))
-        if hasattr(error, "ended"):
+        ended = set() if self.leaders is None else set(self.leaders.who_ended(self.tag))
+        if getattr(error, "ended", False):
             ended.add(blamed)
         for node in range(self.place.nodes):
             peer = self.place.counterpart(mine, node)
@@ -101,7 +101,7 @@ cdef class News:
         not come in time lives is known only where the leaders watch each other.
         """
         dead = set() if self.leaders is None else set(self.leaders.look())
-        if ((isinstance(error, PeerError) and not hasattr(error, "ended"))
+        if ((isinstance(error, PeerError) and not error.ended)
                 or (self.unwatched and isinstance(error, WaitTimeout))):
             dead.add(self.place.node_of[blamed])
         return dead
@@ -124,8 +124,7 @@ cdef class News:
             told = json.loads(bytes(self.alarm_text).rstrip(b"\0"))
             error = _KINDS[told["kind"]](told["text"])
             error.blamed = told["blamed"]
-            if told["ended"]:
-                error.ended = True
+            error.ended = told["ended"]
             raise error
         return 0
 
@@ -154,7 +153,7 @@ cdef class News:
         text = json.dumps(calls).encode()
         for node in range(self.place.nodes):
             peer = self.place.members[node][0]
-            if peer != self.comm.Get_rank() and peer not in self.leaders.has_ended(self.tag):
+            if peer != self.comm.Get_rank() and peer not in self.leaders.who_ended(self.tag):
                 try:
                     self.told.append((text, self.comm.Isend(text, peer, self.tag + INQUIRIES)))
                 except MPI.Exception as error:
@@ -212,7 +211,7 @@ cdef class News:
 
     cdef int check_ended(self) except -1:
         """Who ended before this call can't take part in it."""
-        for rank, last in self.leaders.has_ended(self.tag).items():
+        for rank, last in self.leaders.who_ended(self.tag).items():
             if last < self.call.number:
                 self.blame(rank, f"rank {rank} has ended", ended=True)
         return 0
@@ -239,8 +238,7 @@ cdef class News:
         error = PeerError(
             f"{what}, as rank {self.comm.Get_rank()} found during {self.call_in_words()}")
         error.blamed = rank
-        if ended:
-            error.ended = True
+        error.ended = ended
         raise error
 
     # ------------------------------------------------------------------ the end
@@ -264,7 +262,7 @@ cdef class News:
                 self.sound_alarm(error, self.comm.Get_rank(), error.blamed)
             except MPI.Exception:
                 pass               # the end comes all the same
-            _being_sent.extend(self.told)
+            _being_sent.extend(sent for sent in self.told if not is_over(sent[1]))
             self.told = []
             if self.leaders is not None and not self.gave_up:
                 self.leaders.leave(self.tag, self.comm.Get_rank(), self.call.number)

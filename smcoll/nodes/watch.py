@@ -41,8 +41,9 @@ class Watch:
         """``connections``: by the number of the node."""
         self.connections = connections
         self.dead: set[int] = set()
-        # By a communicator's tag: this leader, or others that ended, and after which call.
+        # By a communicator's tag: which rank this one is there, and after which call it left it.
         self.left: dict[str, tuple[int, int]] = {}
+        # The same of the leaders that said goodbye.
         self.ended: dict[str, dict[int, int]] = {}
         self.events = select.epoll()
         self.lock = threading.RLock()
@@ -94,7 +95,7 @@ class Watch:
         if len(self.left) > MOST_LEFT:
             del self.left[next(iter(self.left))]
 
-    def has_ended(self, tag: int) -> dict[int, int]:
+    def who_ended(self, tag: int) -> dict[int, int]:
         """The leaders that ended in good order, and after which of the communicator's calls."""
         return self.ended.get(str(tag), {})
 
@@ -164,6 +165,9 @@ def watch_leaders(comm, gather: Callable[[object, dict], list[dict]], place: Pla
         if problem is not None:
             for connection in connections.values():
                 connection.close()
+            if watch is not None:
+                watch.events.close()
+                _watches.remove(watch)
     if problem is not None:
         _unreachable.append(problem)
         return None, problem
