@@ -28,7 +28,7 @@ extensions = [
         ".".join(source.with_suffix("").parts),
         [str(source)],
         depends=[str(header) for header in sorted(Path("smcoll").rglob("*.h"))],
-        include_dirs=["smcoll", numpy.get_include()],
+        include_dirs=["smcoll/base", numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION"),
                        # Allocators of one's own (NEP 49).
                        ("NPY_TARGET_VERSION", "NPY_1_22_API_VERSION")],

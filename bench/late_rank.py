@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from smcoll import launch
+from smcoll.launch import launch
 
 
 def compute(seconds: float) -> None:

@@ -19,6 +19,10 @@
  *     one_to_all      BYTES that the first CPU has just written, copied by all others at once
  *     rewrite         BYTES that the second CPU has just read, written by the first with stores
  *     rewrite_copy    the same with memcpy
+ *     pass_ordinary   BYTES passed on by the first CPU to the second through a ring of 16 sections of
+ *     pass_string     32 KiB, with a flag for each, as a pipelined broadcast does: stored there with
+ *     pass_non_temporal  this kind of stores (copy_kernels.h), copied out with ordinary ones; private
+ *                     arrays begin 16 bytes behind a page, as numpy's do
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -35,6 +39,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "reduction_kernels.h"
+
 enum {
     LINE = 64,              /* bytes; the unit in which one process sees another's writes */
     APART = 256,            /* between flags: prefetchers fetch neighbouring lines too */
@@ -42,6 +48,8 @@ enum {
     MAX_SAMPLES = 2000,
     MIN_SAMPLES = 3,
     HUGE_FROM = 4 << 20,    /* bytes from which numpy asks for huge pages */
+    SECTION = 32 << 10, RING = 16,
+    OFFSET = 16,            /* of arrays in their first page, where malloc puts large ones */
 };
 static const double SHORTEST_SAMPLE = 50e3; /* ns: the clock's own time must not count */
 
@@ -338,6 +346,50 @@ static double rewrite_copy(struct work *work, uint64_t passes)
     return rewrite_with(work, passes, true);
 }
 
+static double pass_on(struct work *work, uint64_t passes, int stores)
+{
+    const int set = detect_instruction_set();
+    const copy_kernel put = find_copy_kernel(stores, set);
+    const copy_kernel take = find_copy_kernel(STORES_ORDINARY, set);
+    const size_t section = work->bytes < SECTION ? work->bytes : SECTION;
+    struct flag *full = &work->shared->flags[0], *freed = &work->shared->flags[1];
+    double start = now();
+    for (uint64_t pass = 0; pass < passes; pass++) {
+        for (size_t at = 0; at < work->bytes; at += section) {
+            char *place = work->payload + work->round % RING * section;
+            work->round++;
+            if (work->rank == 0) {
+                if (work->round > RING)
+                    wait_for(&freed->value, work->round - RING);
+                put(place, work->source + OFFSET + at, section);
+                publish(&full->value, work->round);
+            } else {
+                wait_for(&full->value, work->round);
+                take(work->target + OFFSET + at, place, section);
+                publish(&freed->value, work->round);
+            }
+        }
+    }
+    if (work->rank == 0)
+        wait_for(&freed->value, work->round);
+    return now() - start;
+}
+
+static double pass_ordinary(struct work *work, uint64_t passes)
+{
+    return pass_on(work, passes, STORES_ORDINARY);
+}
+
+static double pass_string(struct work *work, uint64_t passes)
+{
+    return pass_on(work, passes, STORES_STRING);
+}
+
+static double pass_non_temporal(struct work *work, uint64_t passes)
+{
+    return pass_on(work, passes, STORES_NON_TEMPORAL);
+}
+
 static const struct {
     const char *name;
     measurement *measure;
@@ -354,6 +406,9 @@ static const struct {
     {"one_to_all", one_to_all, 0, true},
     {"rewrite", rewrite, 2, true},
     {"rewrite_copy", rewrite_copy, 2, true},
+    {"pass_ordinary", pass_ordinary, 2, false},
+    {"pass_string", pass_string, 2, false},
+    {"pass_non_temporal", pass_non_temporal, 2, false},
 };
 enum { COUNT = sizeof MEASUREMENTS / sizeof *MEASUREMENTS };
 
@@ -385,8 +440,8 @@ static void run(struct work *work, int which, double seconds)
     struct shared *shared = work->shared;
     measurement *measure = MEASUREMENTS[which].measure;
     bool one_pass = MEASUREMENTS[which].one_pass;
-    work->source = map(work->bytes, MAP_PRIVATE);
-    work->target = map(work->bytes, MAP_PRIVATE);
+    work->source = map(work->bytes + OFFSET, MAP_PRIVATE);
+    work->target = map(work->bytes + OFFSET, MAP_PRIVATE);
     memset(work->source, 0, work->bytes);
     memset(work->target, 0, work->bytes);
     if (measure == modified)
@@ -434,7 +489,7 @@ int main(int argc, char **argv)
     struct work work = {.processes = processes, .bytes = strtoull(argv[3], NULL, 10)};
     work.one_cpu = processes > 1 && cpus[0] == cpus[1];
     work.shared = map(sizeof *work.shared, MAP_SHARED);
-    work.payload = map(2 * (work.bytes + APART), MAP_SHARED);
+    work.payload = map(2 * (work.bytes + APART) + RING * SECTION, MAP_SHARED);
     pid_t parent = getpid();
     for (work.rank = 0; work.rank < processes; work.rank++) {
         pid_t child = fork();

@@ -10,11 +10,12 @@ pair of cores; ``sched_yield``; bandwidth of copy and reduction of 1 to n proces
 latency of reading lines in Modified state against the size of the data set, as figures 15 and 17 of
 Li, Hoefler & Snir 2013; the hand-over of k cache lines, of which their section 3.4 isolates the
 payload as time with it minus time without any; lines that one has written read by all others; and
-lines that another has read written again, with stores and with memcpy.
+lines that another has read written again, with stores and with memcpy; and sections passed on
+through a ring, by each kind of stores that smcoll has, with the distance of the cores at that time.
 
 Everything is repeated, each repetition going through all measurements: what disturbs the machine
 for a while disturbs one repetition of each. A figure is the median of the repetitions' medians, its
-spread their least and greatest. `smcoll.floor` makes the least time of a collective of these
+spread their least and greatest. `smcoll.bench.floor` makes the least time of a collective of these
 figures, and `smcoll compare --limits FILE` shows it in its table.
 """
 
@@ -35,18 +36,18 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from smcoll import launch, node
+import smcoll
 from smcoll.cli.info import machine_facts, size
-from smcoll.cli.output import (
-    STYLES,
-    microseconds,
-    require_matplotlib,
-    wide_console,
-    write_json,
-)
+from smcoll.cli.output import STYLES, microseconds, require_matplotlib, wide_console, write_json
+from smcoll.kernels import kernels
+from smcoll.launch import launch
+from smcoll.topology import node
+from smcoll.tuning import distance
 
 SOURCE = Path(__file__).with_suffix(".c")
+HEADERS = smcoll.get_include()
 LINE = 64  # bytes, as in limits.c
+PASSED_ON = tuple(f"pass_{stores}" for stores in kernels.stores_available())
 KIB, MIB = 1 << 10, 1 << 20
 # The fastest that the compiler can make of the loops: tried in this order.
 OPTIONS = (["-march=native", "-mprefer-vector-width=512"], ["-march=native"], [])
@@ -68,11 +69,12 @@ def compile_program(folder: Path) -> tuple[Path, str]:
         raise LimitsError("no C compiler: install one, or name it in CC")
     program = folder / "limits"
     for options in OPTIONS:
-        command = ["-std=c11", "-O3", *options]
+        command = ["-std=gnu11", "-O3", "-ffp-contract=off", f"-I{HEADERS}", *options]
         result = subprocess.run([compiler, *command, "-o", program, SOURCE], capture_output=True,
                                 text=True, check=False)
         if result.returncode == 0:
-            return program, " ".join([Path(compiler).name, *command])
+            return program, " ".join([Path(compiler).name, *(
+                word for word in command if not word.startswith("-I"))])
     raise LimitsError(f"{SOURCE.name} does not compile: {result.stderr}")
 
 
@@ -124,6 +126,8 @@ def tasks(cpus: Sequence[int], largest: int) -> list[dict]:
         rows += [("handover", pair, lines * LINE) for lines in HANDOVER_LINES]
         rows += [(name, pair, nbytes) for name in ("rewrite", "rewrite_copy")
                  for nbytes in powers(16 * KIB, min(largest, 4 * MIB), 4)]
+        rows += [(name, pair, nbytes) for nbytes in powers(8 * KIB, min(largest, 8 * MIB), 4)
+                 for name in PASSED_ON]
     for readers in counts(len(cpus) - 1):
         rows += [("one_to_all", cpus[:1 + readers], nbytes) for nbytes in sizes]
     return [{"measurement": name, "cpus": list(where), "bytes": nbytes}
@@ -141,17 +145,22 @@ def measure(program: Path, cpus: Sequence[int], *, largest: int = 64 * MIB, repe
     """All limits of these CPUs (one of each core): a list of rows for each measurement.
 
     A row has ``cpus`` (of each process), ``bytes`` (per process), ``us``: µs of one operation, its
-    ``median``, ``low``, ``high`` and ``repetitions``; bandwidths ``gbytes_per_s``: bytes of all
+    ``median``, ``low``, ``high`` and ``repetitions``; what is passed on has ``there_and_back_ns``,
+    the distance of the cores before each repetition; bandwidths ``gbytes_per_s``: bytes of all
     processes by the median; hand-overs ``payload_us``: the same less the time without a payload.
     """
     rows = tasks(list(cpus), largest)
     times: list[list[float]] = [[] for _ in rows]
     for _ in range(repetitions):
         for row, values in zip(rows, times, strict=True):
+            if row["measurement"] in PASSED_ON:
+                row.setdefault("there_and_back_ns", []).append(run_once(
+                    program, row | {"measurement": "there_and_back"}, seconds / 4))
             values.append(run_once(program, row, seconds) / 1000)
     limits: dict[str, list[dict]] = {
         name: [] for name in ("there_and_back", "exchange", "sched_yield", "copy", "reduction",
-                              "modified", "handover", "one_to_all", "rewrite", "rewrite_copy")}
+                              "modified", "handover", "one_to_all", "rewrite", "rewrite_copy",
+                              *PASSED_ON)}
     for row, values in zip(rows, times, strict=True):
         name = row.pop("measurement")
         workers = len(row["cpus"]) - (name == "one_to_all")
@@ -186,6 +195,8 @@ TITLES = {
     "modified": "read a Modified line", "handover": "hand over lines, one way",
     "one_to_all": "one writes, others copy", "rewrite": "store where another has read",
     "rewrite_copy": "memcpy to where another has read",
+    "pass_ordinary": "pass on, ordinary stores", "pass_string": "pass on, string copy",
+    "pass_non_temporal": "pass on, non-temporal stores",
 }
 
 
@@ -193,6 +204,9 @@ def rate(row: dict) -> str:
     """The last column: bandwidth, time of the payload, or nothing."""
     if "gbytes_per_s" in row:
         return f"{row['gbytes_per_s']:.1f} GB/s"
+    if "there_and_back_ns" in row:
+        ns = statistics.median(row["there_and_back_ns"])
+        return f"cores {distance.state_of(ns)} ({ns:.0f} ns)"
     if row.get("payload_us") and row["bytes"]:
         return f"payload {spread(row['payload_us'], 1000)} ns"
     return ""

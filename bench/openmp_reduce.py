@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 import typer
 
-from smcoll import launch
+from smcoll.bench.compare_job import CompareTask
+from smcoll.bench.measure import median_bounds
 from smcoll.cli import jobs, output, selection
-from smcoll.cli.compare_job import CompareTask
-from smcoll.measure import median_bounds
+from smcoll.launch import launch
 
 SOURCE = Path(__file__).with_name("openmp_reduce.c")
 BLOCKS = 5  # of OpenMP's calls in a round

@@ -141,7 +141,7 @@ def run_rank(arguments: argparse.Namespace) -> int:
     from mpi4py import MPI
 
     import smcoll
-    from smcoll import heap_arrays
+    from smcoll.memory import heap_arrays
 
     world = MPI.COMM_WORLD
     rank = world.Get_rank()
@@ -206,7 +206,7 @@ def main() -> int:
     if not 1 <= arguments.clusters <= IMAGES:
         parser.error(f"--clusters {arguments.clusters}: there are {IMAGES} images")
 
-    from smcoll import launch
+    from smcoll.launch import launch
 
     if launch.under_mpiexec():
         if arguments.n is not None:

@@ -11,22 +11,22 @@ only starts a job (`smcoll run`, `smcoll.launch`) is no MPI process itself.
 
 from importlib import import_module
 
-# Its exit handler is to come after those of the program.
-from . import ending  # noqa: F401
+from smcoll.base import __version__  # noqa: F401
 
-__version__ = "0.1.0"
+# Its exit handler is to come after those of the program.
+from smcoll.mpi import ending  # noqa: F401
 
 _HOMES = {
-    "Cartcomm": "comm", "Comm": "comm", "Distgraphcomm": "comm", "Graphcomm": "comm",
-    "Intercomm": "comm", "wrap": "comm", "Config": "config", "Error": "errors",
-    "MismatchError": "errors", "PeerError": "errors", "SegmentError": "errors",
-    "TopologyError": "errors", "WaitTimeout": "errors", "install": "installation",
-    "uninstall": "installation", "array": "heap_arrays", "empty": "heap_arrays",
-    "empty_like": "heap_arrays", "is_shared": "heap_arrays", "zeros": "heap_arrays",
+    "Cartcomm": "comm.comm", "Comm": "comm.comm", "Distgraphcomm": "comm.comm",
+    "Graphcomm": "comm.comm", "Intercomm": "comm.comm", "wrap": "comm.comm", "Config": "config",
+    "Error": "errors", "MismatchError": "errors", "PeerError": "errors", "SegmentError": "errors",
+    "TopologyError": "errors", "WaitTimeout": "errors", "install": "comm.installation",
+    "uninstall": "comm.installation", "array": "memory.heap_arrays", "empty": "memory.heap_arrays",
+    "empty_like": "memory.heap_arrays", "is_shared": "memory.heap_arrays",
+    "zeros": "memory.heap_arrays",
 }
 
-_MODULES = {"algos", "config", "errors", "kernels", "launch", "measure", "segment", "topology",
-            "trees"}
+_MODULES = {"algorithms", "config", "errors", "segment", "topology"}
 
 __all__ = sorted(_HOMES)
 
@@ -35,7 +35,7 @@ def get_include():
     """Folder of the C headers that smcoll's ``.pxd`` files need (``include_dirs`` of a build)."""
     from pathlib import Path
 
-    return str(Path(__file__).parent)
+    return str(Path(__file__).parent / "base")
 
 
 def __getattr__(name):

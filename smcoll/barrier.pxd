@@ -1,10 +1,9 @@
 from libc.stdint cimport uint64_t
 
-from smcoll.atomics cimport fence_acquire, load_acquire, load_relaxed, store_release
+from smcoll.base.atomics cimport fence_acquire, load_acquire, load_relaxed, store_release
 from smcoll.segment cimport Layout, Line, Published, bank_field, published
-from smcoll.team cimport AGAIN, DONE, FAILED_MISMATCH, BankCursor, Team
-from smcoll.trees cimport TreeView
-from smcoll.waiting cimport reached, wait_flag, wake_sleepers
+from smcoll.sync.team cimport AGAIN, DONE, FAILED_MISMATCH, BankCursor, Team
+from smcoll.sync.waiting cimport reached, wait_flag, wake_sleepers
 
 cdef int init_team(Team *team, uint64_t start) noexcept nogil
 cdef void begin_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil
@@ -13,7 +12,6 @@ cdef void use_segments(Team *team, int segments) noexcept nogil
 cdef int acquire_slot(Team *team, const BankCursor *cursor) noexcept nogil
 cdef int acquire_slot_waiting(Team *team, const BankCursor *cursor) noexcept nogil
 cdef int barrier_all_read(Team *team) noexcept nogil
-cdef int barrier_tree(Team *team, const TreeView *fan_in, const TreeView *fan_out) noexcept nogil
 cdef int barrier_dissemination(Team *team) noexcept nogil
 
 

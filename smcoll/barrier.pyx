@@ -21,13 +21,13 @@ The words of waits stand in ``waiting``.
 
 from libc.stdint cimport uint64_t
 
-from smcoll.atomics cimport fence_release, store_relaxed, store_release
+from smcoll.base.atomics cimport fence_release, store_relaxed, store_release
 from smcoll.segment cimport (
     MAX_BANKS, Layout, Line, Published, bank_field, exchange_line, published, rank_range,
     rooted_line, segment_line, status_of,
 )
-from smcoll.team cimport AGAIN, DONE, BankCursor, Team, next_rank
-from smcoll.waiting cimport init_waiting, reached, wait_awaited, wake_who_sleeps
+from smcoll.sync.team cimport AGAIN, DONE, BankCursor, Team, next_rank
+from smcoll.sync.waiting cimport init_waiting, reached, wait_awaited, wake_who_sleeps
 
 
 cdef int init_team(Team *team, uint64_t start) noexcept nogil:
@@ -165,35 +165,6 @@ cdef int barrier_all_read(Team *team) noexcept nogil:
                            rank)
         if status != DONE:
             return status
-    return DONE
-
-
-cdef int barrier_tree(Team *team, const TreeView *fan_in, const TreeView *fan_out) noexcept nogil:
-    """Fan-in to rank 0, fan-out from it (GS 3.1 without data), on the flags of one segment."""
-    cdef BankCursor slot = team.segments
-    cdef Line *own = segment_line(&team.layout, team.base, team.rank, slot.bank, slot.slot)
-    cdef uint64_t arrived_value = team.tick + 1, released_value = team.tick + 2
-    cdef int status, child, parent
-    team.tick += 2
-    advance_cursor(&team.layout, &team.segments)
-    status = acquire_slot_waiting(team, &slot)
-    if status != DONE:
-        return status
-    for child in range(fan_in.first_child[team.rank],
-                       fan_in.first_child[team.rank] + fan_in.children[team.rank]):
-        status = wait_line(team, segment_line(&team.layout, team.base, child, slot.bank, slot.slot),
-                           arrived_value, child)
-        if status != DONE:
-            return status
-    if team.rank != 0:
-        publish(team, own, arrived_value)
-        parent = fan_out.parent[team.rank]
-        status = wait_line(team, segment_line(&team.layout, team.base, parent, slot.bank,
-                                              slot.slot), released_value, parent)
-        if status != DONE:
-            return status
-    publish(team, own, released_value)
-    release_slot(team, &slot)
     return DONE
 
 

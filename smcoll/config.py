@@ -7,6 +7,8 @@ import signal
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
+from smcoll.algorithms import ALGORITHMS
+
 PAGE = os.sysconf("SC_PAGESIZE")
 MAX_BANKS = 8
 MAX_SEGMENTS = 64
@@ -105,10 +107,8 @@ def _one_of(*names: str):
 
 def _algorithm(collective: str):
     def convert(value) -> str:
-        from . import algos
-
         name = str(value).strip()
-        names = ("auto", *algos.ALGORITHMS[collective])
+        names = ("auto", *ALGORITHMS[collective])
         if name not in names:
             raise ValueError(f"{name!r} is no {collective} algorithm (one of {', '.join(names)})")
         return name
@@ -186,6 +186,11 @@ class Config:
         0, _bytes_between(0, 1 << 50), "bytes",
         "results of at least this size are written around the caches (non-temporal stores); 0: "
         "where the arrays of all ranks outgrow the last-level cache, by collective")
+    stores: str = _setting(
+        "auto", _one_of("auto", "ordinary", "string", "non_temporal"), "",
+        "how a rank writes what others read: ordinary (vector) stores, the processor's string copy "
+        "(string), or non_temporal stores around the caches; auto: the kind that is measured to be "
+        "the cheapest, by collective and size (explain says)")
     across_nodes: bool = _setting(
         True, _boolean, "",
         "over several nodes: shared memory in each, messages between them; off: MPI wholly")
@@ -244,23 +249,24 @@ class Config:
         "SMCOLL_HEAP=1 puts numpy's arrays there, too")
     heap_threshold: int = _setting(
         "32K", _bytes_between(1, 1 << 50), "bytes",
-        "numpy's arrays of at least this size go to the heap, calls of at least this size use it "
-        "where that is faster (explain says)")
+        "numpy's arrays of at least this size go to the heap; calls use them there where that is "
+        "faster (direct_size)")
     heap_size: int = _setting(
         0, _bytes_between(0, 1 << 50), "bytes",
         "memory that the heaps of all ranks of this node may have; 0: half of the node's")
     direct_size: int = _setting(
         0, _bytes_between(0, 1 << 50), "bytes",
-        "messages of Gather, Scatter and Alltoall of so many bytes are read in their sender's "
-        "heap; 0: chosen by collective and ranks, at least heap_threshold")
+        "arrays and messages of so many bytes are used where they lie in a heap; 0: chosen by "
+        "collective and ranks, more than cores' own caches hold and at least heap_threshold")
     kernel_copy: bool = _setting(
         True, _boolean, "",
-        "what a long Scatter, or Alltoall of many ranks, hands out is copied once: receivers read "
-        "the sender's memory through the kernel (process_vm_readv), where it lets them; off: "
-        "everything goes through the segment")
+        "what a long Scatter or Alltoall hands out is copied once, where that is measured to be "
+        "faster: receivers read the sender's memory through the kernel (process_vm_readv), where "
+        "it lets them; off: everything goes through the segment")
     kernel_copy_size: int = _setting(
         0, _bytes_between(0, 1 << 50), "bytes",
-        "long is what hands out so many bytes to other ranks; 0: chosen by collective and ranks")
+        "from so many bytes handed out to other ranks on it is always done; 0: where it is faster, "
+        "from 256 KiB on")
     verbose: bool = _setting(
         False, _boolean, "", "one line on stderr for each communicator, and statistics at exit")
     disable: bool = _setting(False, _boolean, "", "everything goes to MPI")

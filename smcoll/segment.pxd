@@ -4,8 +4,10 @@ cdef enum:
     # A flag line is two cache lines, so that the adjacent-line prefetcher of one rank never drags
     # in what another rank writes.
     LINE_BYTES = 128
+    SMALLEST_IN_TURN = 4096    # bytes (place_in_turn)
     LINE_HEADER = 32           # bytes of a Line before its payload
     MAX_BANKS = 8
+    STORE_CLASSES = 13         # sizes by which costs of reading are published: 4 KiB to 16 MiB
 
 # Status.awaited of a call that MPI carries out.
 cdef enum:
@@ -37,10 +39,11 @@ cdef struct Published:
 cdef struct Status:
     uint64_t poison            # 0, or why this rank gave the communicator up (team.pxd)
     uint64_t poison_call       # in which call,
-    uint64_t poison_rank       # because of whom (both stored before `poison`)
+    uint64_t poison_since      # from which of the user's calls on others fail for it, too,
     uint64_t left              # 1: freed in good order
     uint64_t current_call      # last call published in the ring
     int busy                   # 1 while this rank is in a call (atomics.h: try_lock, unlock)
+    int poison_rank            # because of whom it gave up (all stored before `poison`)
     uint64_t waiting_since     # of the wait below, monotonic ns (stored before it)
     uint64_t awaited           # in a long wait: 1 + the rank waited for, AWAITS_MPI; else 0
 
@@ -57,6 +60,7 @@ cdef struct Layout:
     # offsets inside a rank's range
     size_t asleep              # a line of its own: the others look at it in every call
     size_t bank_fields         # 2 x banks lines: the data banks', then the inline banks' barriers
+    size_t read_costs          # a word for each (collective, size): stores.pyx
     size_t ring
     size_t exchange
     size_t rooted
@@ -67,7 +71,8 @@ cdef struct Layout:
     int stream_cells           # cells in a ring
     size_t stream_cell         # bytes of a cell: a Line whose payload holds a short message
     size_t stream_inline       # largest message that travels in a cell
-    size_t stream_chunk        # bytes of a chunk
+    size_t stream_room         # bytes behind a cell, for one chunk
+    size_t stream_chunk        # bytes of the longest chunk
     size_t credits             # offsets inside the streams' range
     size_t cells
     size_t chunks
@@ -81,6 +86,8 @@ cdef struct Layout:
     size_t stride              # bytes from one rank's range to the next
     size_t header              # bytes before rank 0's range
     size_t total
+    # Not of the mapping, but agreed as that is: bytes of a core's own cache; 0: ranks share cores.
+    size_t core_cache
 
 
 cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size_t segment_size,
@@ -108,6 +115,11 @@ cdef inline uint64_t *bank_field(const Layout *layout, char *base, int rank, int
                          + <size_t> (kind * layout.banks + bank) * LINE_BYTES)
 
 
+# What reading cost the rank, by kind of stores: collectives x STORE_CLASSES words.
+cdef inline uint64_t *read_costs(const Layout *layout, char *base, int rank) noexcept nogil:
+    return <uint64_t *> (rank_range(layout, base, rank) + layout.read_costs)
+
+
 cdef inline Published *published(const Layout *layout, char *base, int rank,
                                  uint64_t call) noexcept nogil:
     return (<Published *> (rank_range(layout, base, rank) + layout.ring)
@@ -130,6 +142,26 @@ cdef inline Line *segment_line(const Layout *layout, char *base, int rank, int b
                                int segment) noexcept nogil:
     return <Line *> (rank_range(layout, base, rank) + layout.flags
                      + <size_t> (bank * layout.segments + segment) * LINE_BYTES)
+
+
+cdef inline size_t whole_lines(size_t nbytes) noexcept nogil:
+    return (nbytes + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES
+
+
+# What is shorter than its room in a ring of segments or cells takes turns in several places there,
+# by the passes through the ring: where in its room it begins. So between two uses of a place twice
+# as much goes through a core as its own cache holds, counting the user's data. Then whoever writes
+# need not take each line from the core that has read it last. Long vectors see to that themselves,
+# and few lines come faster from the other core than from farther away.
+# `extent`: of a section or chunk; `ring`: of all rooms once.
+cdef inline size_t place_in_turn(const Layout *layout, uint64_t pass_, size_t extent, size_t room,
+                                 uint64_t ring, size_t nbytes) noexcept nogil:
+    cdef size_t cache = layout.core_cache
+    cdef uint64_t places
+    if nbytes < SMALLEST_IN_TURN or cache == 0:
+        return 0
+    places = (2 * cache - min(nbytes, cache) + ring * extent - 1) // (ring * extent)
+    return pass_ % min(places, <uint64_t> (room // extent)) * extent
 
 
 cdef inline char *data_region(const Layout *layout, char *base, int rank, int bank,
@@ -165,11 +197,14 @@ cdef inline Line *stream_line(const Layout *layout, char *base, int rank, int de
                         + count % <uint64_t> layout.stream_cells) * layout.stream_cell)
 
 
+# ... of a message of so many bytes.
 cdef inline char *stream_chunk(const Layout *layout, char *base, int rank, int destination,
-                               uint64_t count) noexcept nogil:
+                               uint64_t count, size_t nbytes) noexcept nogil:
+    cdef uint64_t cells = layout.stream_cells
+    cdef size_t extent = whole_lines(min(nbytes, layout.stream_chunk))
     return (rank_range(layout, base, rank) + layout.streams_at + layout.chunks
-            + (ring_to(rank, destination) * layout.stream_cells
-               + count % <uint64_t> layout.stream_cells) * layout.stream_chunk)
+            + (ring_to(rank, destination) * cells + count % cells) * layout.stream_room
+            + place_in_turn(layout, count // cells, extent, layout.stream_room, cells, nbytes))
 
 
 cdef class Mapping:

@@ -1,6 +1,6 @@
 from typing_extensions import Self, disjoint_base
 
-from .config import Config
+from smcoll.config import Config
 
 NAME_PREFIX: str
 SHARED_MEMORY_DIRECTORY: str

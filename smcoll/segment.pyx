@@ -6,7 +6,7 @@ its NUMA node: huge pages where there are any. A rank writes only its own range 
 others.
 
 Nothing here knows MPI: who creates, who attaches and that all agree is the caller's business
-(``smcoll.establish``).
+(``smcoll.comm.establish``).
 """
 
 import errno
@@ -20,7 +20,8 @@ from libc.errno cimport errno as c_errno
 from libc.string cimport memcmp, memcpy, memset
 from posix.mman cimport munmap
 
-from smcoll.huge_pages cimport HUGE_PAGE, make_huge, map_at_huge_page
+from smcoll.base.signature cimport COLLECTIVES
+from smcoll.memory.huge_pages cimport HUGE_PAGE, make_huge, map_at_huge_page
 from smcoll.segment cimport AWAITS_MPI, Layout, Published, Status
 
 from smcoll.config import MAX_INLINE_SLOTS, MAX_SEGMENTS
@@ -43,7 +44,7 @@ STATUS_BYTES = sizeof(Status)
 PUBLISHED_BYTES = sizeof(Published)
 WAITS_FOR_MPI = AWAITS_MPI
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_MAGIC = b"smcoll\x00\x04"
+_MAGIC = b"smcoll\x00\x05"
 # magic, nonce, total bytes, ranks, banks, segments, segment_size, inline_slots
 _HEADER = struct.Struct("=8s16sQQQQQQ")
 # Names that this process has open: closing a second descriptor of such a file would drop the
@@ -94,8 +95,16 @@ cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size
     layout.stream_cells = STREAM_CELLS_AT_MOST     # always a power of two
     while layout.stream_cells > STREAM_CELLS_AT_LEAST and <size_t> layout.stream_cells > pages:
         layout.stream_cells //= 2
-    layout.stream_chunk = min(max(pages // layout.stream_cells, <size_t> 1) * page,
-                              <size_t> STREAM_CHUNK_AT_MOST)
+    layout.credits = 0
+    layout.cells = <size_t> ranks * LINE_BYTES
+    layout.chunks = _round_up(layout.cells + others * layout.stream_cells * STREAM_CELL, page)
+    layout.stream_room = max(pages // layout.stream_cells, <size_t> 1) * page
+    layout.stream_chunk = min(layout.stream_room, <size_t> STREAM_CHUNK_AT_MOST)
+    if layout.stream_room > layout.stream_chunk and stream_size > layout.chunks:
+        # More than one chunk's: that much with the cells, so that it fits a huge page.
+        layout.stream_room = max(
+            layout.stream_chunk,
+            (stream_size - layout.chunks) // (others * layout.stream_cells) // page * page)
     # A rank can be past another by at most all slots of both rings, a ring of each of its streams
     # and the calls around them; the ring is at least that long, so an entry that a waiter compares
     # was not overwritten yet. For the streams of up to 28 ranks, that is: with more, all gathered
@@ -108,6 +117,8 @@ cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size
     at += LINE_BYTES
     layout.bank_fields = at
     at += 2 * banks * LINE_BYTES
+    layout.read_costs = at
+    at = _round_up(at + COLLECTIVES * STORE_CLASSES * sizeof(uint64_t), LINE_BYTES)
     layout.ring = at
     at = _round_up(at + layout.ring_entries * sizeof(Published), LINE_BYTES)
     layout.exchange = at
@@ -117,11 +128,8 @@ cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size
     layout.flags = at
     at += <size_t> banks * segments * LINE_BYTES
     layout.control = _round_up(at, page)
-    layout.credits = 0
-    layout.cells = <size_t> ranks * LINE_BYTES
-    layout.chunks = _round_up(layout.cells + others * layout.stream_cells * STREAM_CELL, page)
     layout.streams = _round_up(
-        layout.chunks + others * layout.stream_cells * layout.stream_chunk, page)
+        layout.chunks + others * layout.stream_cells * layout.stream_room, page)
     layout.data = <size_t> banks * segments * segment_size
     layout.alignment = HUGE_PAGE if layout.data >= HUGE_PAGE else page
     if (layout.alignment == HUGE_PAGE and stream_size >= HUGE_PAGE
@@ -132,6 +140,7 @@ cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size
     layout.stride = _round_up(layout.data_at + layout.data, layout.alignment)
     layout.header = layout.alignment               # one page of it is used
     layout.total = layout.header + ranks * layout.stride
+    layout.core_cache = 0
     return 0
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 # What somebody measured on this machine must not decide what tests see.
 os.environ["SMCOLL_TABLE"] = "off"
 
-# So that test modules can `import harness` with every import mode, outside and inside the jobs.
-TESTS = str(Path(__file__).resolve().parent)
-if TESTS not in sys.path:
-    sys.path.insert(0, TESTS)
+# So that test modules can `import harness`, and the papers' applications, with every import mode,
+# outside and inside the jobs.
+TESTS = Path(__file__).resolve().parent
+for folder in (TESTS.parent / "examples" / "papers", TESTS / "verification", TESTS / "support"):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
 
 import harness  # noqa: E402
 import mpi4py  # noqa: E402

@@ -7,14 +7,12 @@ from setuptools import Extension, setup
 
 import smcoll
 
-headers = smcoll.get_include()
-
 setup(
     name="residual",
     ext_modules=cythonize(
-        [Extension("residual", ["residual.pyx"], include_dirs=[headers],
+        [Extension("residual", ["residual.pyx"], include_dirs=[smcoll.get_include()],
                    extra_compile_args=["-std=gnu11"])],
         # For the .pxd files: Cython itself does not find a package that is installed with -e.
-        include_path=[str(Path(headers).parent)],
+        include_path=[str(Path(smcoll.__file__).parents[1])],
     ),
 )

@@ -13,14 +13,14 @@ def main() -> None:
     """
     word = sys.argv[1] if len(sys.argv) > 1 else ""
     if word == "run-rank":
-        from .run_program import run_program
+        from smcoll.cli.run_program import run_program
 
         run_program(sys.argv[3:], module=sys.argv[2] == "module")
     elif word == "measure-rank":
-        from .measure_rank import rank_main
+        from smcoll.bench.measure_rank import rank_main
 
         rank_main(sys.argv[2])
     else:
-        from .app import run_command_line
+        from smcoll.cli.app import run_command_line
 
         run_command_line()

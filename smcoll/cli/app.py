@@ -6,9 +6,9 @@ import sys
 
 import typer
 
-from .. import launch
-from . import compare, info, model, run, sweep, sweep_nodes, top, tune
-from .run_program import run_program
+from smcoll.cli import compare, info, model, run, sweep, sweep_nodes, top, tune
+from smcoll.cli.run_program import run_program
+from smcoll.launch import launch
 
 # Plain tracebacks: they belong to the user's program more often than to this one.
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,

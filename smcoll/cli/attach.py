@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from ..observation import Observation, RankView
+from smcoll.sync.observation import Observation, RankView
 
 # What /proc/PID/fd says of a segment, whose name is gone once all ranks have mapped it.
 _SEGMENT = re.compile(r"/(?:dev/shm/|memfd:)(smcoll\S*)(?: \(deleted\))?")

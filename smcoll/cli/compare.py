@@ -10,10 +10,11 @@ import psutil
 import typer
 from rich.console import Console
 
-from .. import floor, launch, mpi_settings
-from . import by_level as levels
-from . import jobs, options, output, peers, selection
-from .compare_job import CompareTask
+from smcoll.bench import floor
+from smcoll.bench.compare_job import CompareTask
+from smcoll.cli import jobs, options, output, peers, selection
+from smcoll.launch import launch, mpi_settings
+from smcoll.tuning import distance
 
 
 def compare_command(
@@ -26,6 +27,7 @@ def compare_command(
     collectives: Annotated[str, typer.Option(
         metavar="NAME[,NAME...]", help="Which collectives; all: every one of the interface.",
         )] = "barrier,bcast,reduce,allreduce",
+    offset: options.Offset = 16,
     iterations: options.Iterations = 0,
     warmup: options.Warmup = 0,
     full: Annotated[bool, typer.Option(
@@ -59,14 +61,6 @@ def compare_command(
         "--mpi-setting", help="How MPI is set; default: as it comes. Open MPI: coll_sm (its "
         "shared-memory component), over several hosts han (its hierarchical collectives) and tuned "
         "(without them). MPICH: serialized.")] = "default",
-    by_level: Annotated[bool, typer.Option(
-        "--by-level", help="Something else: Open MPI's Bcast and Reduce by each algorithm of its "
-        "tuned component, on all ranks at once and in a loop over hardware levels, with the times "
-        "that Hockney's model predicts (Goglin et al. 2018, 7.2).")] = False,
-    topology: Annotated[str, typer.Option(
-        metavar="DESCRIPTION", show_default="this machine, or one made up where it has no levels",
-        help='With --by-level: a made-up machine such as "package:2 l3:2 core:2", rank i on CPU '
-        "i.")] = "",
     peer_environments: Annotated[str, typer.Option(
         "--peers", metavar="ENV[,ENV...]",
         help="Python environments with smcoll and another MPI each: measure in all of them, in "
@@ -88,16 +82,6 @@ def compare_command(
     where = jobs.Where(layout, selection.hosts(hosts, host_file))
     if plot_file is not None:
         output.require_matplotlib()
-    if topology and not by_level:
-        raise typer.BadParameter("--topology is for --by-level")
-    if by_level:
-        record = levels.compare_by_level(
-            selection.rank_counts(ranks, where.hosts), where, topology,
-            selection.sizes(sizes, factor, size_list),
-            {"budget": budget, "repetitions": repetitions, "iterations": iterations,
-             "warmup": warmup, "validate": validate, "root": 0})
-        output.finish(record, json_file, csv_file, plot_file, levels.plot)
-        return
     names = selection.collectives(collectives)
     dtype = selection.element_type(element)
     limit = selection.bytes_list("-M", memory)[0] if memory else (
@@ -105,7 +89,8 @@ def compare_command(
     task = CompareTask(
         names, selection.sizes(sizes, factor, size_list, dtype.itemsize),
         {"budget": budget, "repetitions": repetitions, "iterations": iterations, "warmup": warmup,
-         "validate": validate, "dtype": dtype.name, "root": selection.root(root)},
+         "validate": validate, "dtype": dtype.name, "root": selection.root(root),
+         "offset": offset},
         selection.algorithms(algorithms, names), limit, selection.thread_level(thread_level),
         heap=heap)
     limits = selection.limits(limits_file) if limits_file else None
@@ -202,7 +187,10 @@ def print_notes(console: Console, record: dict) -> None:
     """How it was measured, and what was found wrong."""
     meta, settings = record["meta"], record["meta"]["point_to_point"]
     console.print("us: median over blocks of the slowest rank's mean per call. times faster: "
-                  "MPI's time / smcoll's, block by block in the same job, with 95 % lower bound.",
+                  "MPI's time / smcoll's, block by block in the same job, with 95 % lower bound. "
+                  "cores: near where a cache line takes less than "
+                  f"{distance.NEAR_BELOW:.0f} ns there and back between the ranks' cores, far from "
+                  f"{distance.FAR_FROM:.0f} on; ratios are of the blocks in that state.",
                   soft_wrap=True)
     if settings:
         text = " ".join(f"{name}={value}" for name, value in settings.items())

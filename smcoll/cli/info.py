@@ -14,11 +14,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .. import config as configuration
-from .. import kernels, launch, node, select, tables
-from ..segment import memory_cost
-from . import info_topology
-from .output import write_json
+from smcoll import config as configuration
+from smcoll.base import __version__
+from smcoll.cli import info_topology
+from smcoll.cli.output import write_json
+from smcoll.kernels import kernels
+from smcoll.launch import launch
+from smcoll.segment import memory_cost
+from smcoll.topology import node, sysfs
+from smcoll.tuning import distance, select, tables
 
 FORMULA = "page + ranks * (control + streams + banks * segments * segment_size)"
 
@@ -76,7 +80,10 @@ def machine_facts() -> dict:
     quota, headroom = node.cpu_quota(), node.memory_headroom()
     return {
         "system": f"{platform.system()} {platform.release()}",
+        "libc": " ".join(platform.libc_ver()),
         "processor": node.processor(),
+        **node.processor_numbers(),
+        "caches": sysfs.data_caches(),
         "cores": len(launch.cores(node.allowed_cpus())),
         "affinity": node.allowed_cpus(),
         "cpu_quota": None if math.isinf(quota) else quota,
@@ -84,6 +91,7 @@ def machine_facts() -> dict:
         "shared_memory_total": total,
         "shared_memory_free": free,
         "instruction_set": kernels.instruction_set(),
+        "stores": list(kernels.stores_available()),
     }
 
 
@@ -96,8 +104,6 @@ def versions() -> dict:
 
 def smcoll_version() -> str:
     """Version of the smcoll that runs (installed or not)."""
-    from .. import __version__
-
     return __version__
 
 
@@ -106,11 +112,13 @@ def gather(ranks: int) -> dict:
     settings = configuration.Config()
     crowded = launch.crowded(ranks)
     chosen = tables.for_ranks(settings, ranks, crowded)
-    rows_of = select.decide(settings, ranks, crowded, table=chosen)
+    rows_of = select.decide(settings, ranks, crowded, table=chosen,
+                            core_cache=0 if crowded else sysfs.core_cache())
     return {
         "versions": versions(),
         "mpi": mpi_facts(),
         "machine": machine_facts(),
+        "distances": distance.pairs(node.allowed_cpus()),
         "ranks": ranks,
         "ranks_outnumber_cores": crowded,
         "layout": {
@@ -159,7 +167,13 @@ def print_facts(console: Console, facts: dict) -> None:
     lines += [
         ("processor", machine["processor"]),
         ("cores", f"{machine['cores']} (CPUs {json.dumps(machine['affinity'])[1:-1]}; {quota})"),
-        ("instructions", machine["instruction_set"]),
+        ("instructions", f"{machine['instruction_set']}; stores: {', '.join(machine['stores'])}"),
+        ("caches", ", ".join(f"L{cache['level']} {size(cache['bytes'])} for "
+                             f"{cache['cpus']} CPU{'s' * (cache['cpus'] > 1)}"
+                             for cache in machine["caches"]) or "unknown"),
+        ("distances", ", ".join(
+            f"CPUs {cpu} and {other} {distance.state_of(ns)} ({ns:.0f} ns)"
+            for cpu, other, ns in facts["distances"] if ns is not None) or "one CPU"),
         ("/dev/shm", f"{size(machine['shared_memory_free'])} free of "
                      f"{size(machine['shared_memory_total'])}"),
     ]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import typer
 
-from .. import launch
-from ..topology import drawing
-from . import output
+from smcoll.cli import output
+from smcoll.launch import launch
+from smcoll.topology import drawing
 
 
 def show(ranks: int | None, json_file: Path | None, dot_file: Path | None,

@@ -16,11 +16,12 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .. import config, launch
-from ..hosts import Host
-from . import info
-from .measure_rank import RECORD_MARK
-from .selection import ONE_THREAD
+from smcoll import config
+from smcoll.bench.measure_rank import RECORD_MARK
+from smcoll.cli import info
+from smcoll.cli.selection import ONE_THREAD
+from smcoll.launch import launch
+from smcoll.launch.hosts import Host
 
 POLL_SECONDS = 0.1
 
@@ -55,7 +56,8 @@ def run_job(task, ranks: int, where: Where, environment: dict[str, str],
     The task goes to the ranks as an argument and the rows come back on rank 0's standard output,
     since ranks on other hosts share no folder with this process.
     """
-    description = json.dumps({"kind": task.kind, "task": asdict(task)})
+    kind = type(task)
+    description = json.dumps({"kind": f"{kind.__module__}:{kind.__name__}", "task": asdict(task)})
     with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as errors:
         records = RecordReader(printed, advance)
         with launch.job(ranks, launch.own_command("measure-rank", description),
@@ -130,7 +132,7 @@ def inside_job(task) -> dict | None:
     """Under somebody's mpiexec: measure with these ranks. The record on rank 0, else None."""
     import mpi4py
 
-    from .run_program import end_job
+    from smcoll.mpi.abort import end_job
 
     mpi4py.rc.thread_level = task.thread_level
     from mpi4py import MPI

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from .. import config, node, tables
-from ..model import machine as machines
-from ..model import parameters, predict
-from ..topology import hardware, synthetic
-from . import info, model_output, output, selection
+from smcoll import config
+from smcoll.cli import info, model_output, output, selection
+from smcoll.topology import hardware, node, synthetic
+from smcoll.tuning import tables
+from smcoll.tuning.model import machine as machines
+from smcoll.tuning.model import parameters, predict
 
 COLLECTIVES = ("barrier", "bcast", "reduce", "allreduce", "gather", "scatter", "allgather",
                "alltoall", "reduce_scatter", "scan", "exscan")

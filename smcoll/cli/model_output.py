@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .output import STYLES, microseconds, plot_panels
+from smcoll.cli.output import STYLES, microseconds, plot_panels
 
 
 def predictions_table(rows: list[dict], title: str) -> Table:

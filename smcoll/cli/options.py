@@ -32,6 +32,8 @@ Element = Annotated[str, typer.Option(
 Root = Annotated[str, typer.Option(
     "-k", "--root-rank", metavar="RANK|rotate",
     help="Root of rooted collectives; rotate: every rank equally often.")]
+Offset = Annotated[int, typer.Option(
+    min=0, max=4095, help="Where in a page the arrays begin: numpy's large ones do at 16.")]
 Hosts = Annotated[str, typer.Option(
     "--hosts", metavar="HOST[:RANKS],...", show_default="this machine",
     help="Start the ranks on these hosts, filled in this order, by this MPI's mpiexec. They need "

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .. import launch
+from smcoll.launch import launch
 
 # Okabe and Ito's colours, which the colour-blind can tell apart; markers and dashes for print.
 STYLES = [
@@ -99,20 +99,21 @@ def compare_table(rows: list[dict], title: str, mpi: str, full: bool = False) ->
     """The table of one rank count. ``full``: with the fastest and the slowest block of each."""
     table = Table(title=title, title_justify="left")
     forced = any("point_to_point_us" in row for row in rows)
-    names = ["collective", "bytes", "smcoll us", f"{mpi} us", "times faster"]
+    names = ["collective", "bytes", "cores", "smcoll us", f"{mpi} us", "times faster"]
     names += ["point-to-point us", "times faster"] if forced else []
     limited = any("limit_us" in row for row in rows)
     names += ["limit us"] if limited else []
     names += ["algorithm", "path", "valid"]
     for name in names:
-        left = name in ("collective", "algorithm", "path", "valid")
+        left = name in ("collective", "cores", "algorithm", "path", "valid")
         table.add_column(name, justify="left" if left else "right")
     previous = None
     for row in rows:
         if previous not in (None, row["collective"]):
             table.add_section()
         previous = row["collective"]
-        cells = [row["collective"], str(row["bytes"]), time_cell(row, "smcoll", full),
+        cells = [row["collective"], str(row["bytes"]), row["distance"],
+                 time_cell(row, "smcoll", full),
                  time_cell(row, "mpi", full), ratio(row["ratio"], row["ratio_low"])]
         if forced:
             cells += [time_cell(row, "point_to_point", full), ratio(

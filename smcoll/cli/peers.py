@@ -15,14 +15,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from . import info, output
-from .compare_job import CompareTask
-from .jobs import Where
+from smcoll.bench.compare_job import CompareTask
+from smcoll.cli import info, output
+from smcoll.cli.jobs import Where
 
 # Asked of each environment's Python: which MPI it has, and in which settings it is to be measured.
 _PROBE = """\
 import json, sys
-from smcoll import launch, mpi_settings
+from smcoll.launch import launch, mpi_settings
 mpi = launch.mpi_info()
 several_nodes = bool(int(sys.argv[1]))
 print(json.dumps([mpi.title, list(mpi_settings.settings(mpi.family, several_nodes))]))
@@ -88,6 +88,7 @@ def measure_peer(task: CompareTask, environment: str, setting: str, counts: list
             "-x", settings["warmup"], "-r", settings["repetitions"],
             "--budget", settings["budget"], "-M", task.memory, "-T", settings["dtype"],
             "-k", "rotate" if settings["root"] < 0 else settings["root"],
+            "--offset", settings["offset"],
             "--algorithms", ",".join(task.algorithms), "--thread-level", task.thread_level,
             "-c" if settings["validate"] else "-C", "--no-point-to-point",
             "--mpi-setting", setting, "--json", file,
@@ -121,7 +122,8 @@ def merge(rows_of: dict[str, list[dict]]) -> list[dict]:
         best = right[fastest] if fastest else next(iter(peers.values()))
         chosen = {key: best[key] for key in (
             "mpi_us", "mpi_us_min", "mpi_us_max", "smcoll_us", "smcoll_us_min", "smcoll_us_max",
-            "ratio", "ratio_low", "ratio_high", "path", "parameters", "mpi_valid")}
+            "ratio", "ratio_low", "ratio_high", "distance", "round_trip_ns", "path", "parameters",
+            "mpi_valid")}
         smcoll = [row["valid"] for row in peers.values()]
         merged.append({
             "collective": collective, "bytes": nbytes, "ranks": ranks, **chosen,
@@ -130,7 +132,7 @@ def merge(rows_of: dict[str, list[dict]]) -> list[dict]:
             "problems": [f"{name}: {text}" for name, row in peers.items()
                          for text in row["problems"]],
             "peers": {name: {key: row[key] for key in (
-                "mpi_us", "smcoll_us", "ratio", "ratio_low", "mpi_valid")}
+                "mpi_us", "smcoll_us", "ratio", "ratio_low", "distance", "mpi_valid")}
                 for name, row in peers.items()},
         })
     return merged
@@ -144,9 +146,9 @@ def print_record(console: Console, record: dict, full: bool) -> None:
                       title_justify="left")
         limited = any("limit_us" in row for row in record["rows"])
         for name in ("collective", "bytes", "smcoll us", *(f"{peer} us" for peer in peers),
-                     "times faster", "fastest", *(["limit us"] if limited else []), "algorithm",
-                     "valid"):
-            left = name in ("collective", "fastest", "algorithm", "valid")
+                     "times faster", "fastest", "cores", *(["limit us"] if limited else []),
+                     "algorithm", "valid"):
+            left = name in ("collective", "fastest", "cores", "algorithm", "valid")
             peer = name.removesuffix(" us") in peers
             table.add_column(name, justify="left" if left else "right", no_wrap=not peer)
         previous = None
@@ -160,6 +162,7 @@ def print_record(console: Console, record: dict, full: bool) -> None:
             table.add_row(row["collective"], str(row["bytes"]),
                           output.time_cell(row, "smcoll", full), *times,
                           output.ratio(row["ratio"], row["ratio_low"]), row["fastest"] or "-",
+                          row["distance"],
                           *([output.microseconds(row["limit_us"])] if limited else []),
                           row["algorithm"], output.verdict(row | {"mpi_valid": True}))
         console.print(table)

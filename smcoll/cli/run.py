@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .. import launch
-from . import options, selection
+from smcoll.cli import options, selection
+from smcoll.launch import launch
 
 # (program and arguments, whether it is a module): what to run in this process.
 postponed: tuple[list[str], bool] | None = None

@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import typer
 
-from .. import config, floor, launch, node
-from .. import hosts as named_hosts
-from ..algos import ALGORITHMS
-from ..hosts import Host
+from smcoll import config
+from smcoll.algorithms import ALGORITHMS
+from smcoll.bench import floor
+from smcoll.launch import hosts as named_hosts
+from smcoll.launch import launch
+from smcoll.launch.hosts import Host
+from smcoll.topology import node
 
-# As smcoll.workloads has them; importing that would initialise MPI in the command's own process.
+# As ``bench.workloads`` has them; importing that would initialise MPI in the command's process.
 COLLECTIVES = (
     "barrier", "bcast", "reduce", "allreduce", "gather", "gatherv", "scatter", "scatterv",
     "allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw", "reduce_scatter",

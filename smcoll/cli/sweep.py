@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .. import launch
-from . import jobs, options, output, selection
-from .output import RADIX_NAMES
-from .sweep_job import SweepTask, name_of
+from smcoll.bench.sweep_job import SweepTask, name_of
+from smcoll.cli import jobs, options, output, selection
+from smcoll.cli.output import RADIX_NAMES
+from smcoll.launch import launch
 
 # Those that have several algorithms.
 COLLECTIVES = ("barrier", "bcast", "reduce", "allreduce", "reduce_scatter", "scatter")
@@ -40,6 +40,7 @@ def sweep_command(
     layout: Annotated[list[str] | None, typer.Option(
         show_default="mpiexec's own", metavar="compact|spread|CPUS",
         help="Binding of the ranks; repeat it to compare several.")] = None,
+    offset: options.Offset = 16,
     iterations: options.Iterations = 0,
     warmup: options.Warmup = 0,
     repetitions: Annotated[int, typer.Option(
@@ -69,7 +70,8 @@ def sweep_command(
     task = SweepTask(
         names, selection.sizes(sizes, factor, size_list, dtype.itemsize),
         {"budget": budget, "repetitions": repetitions, "iterations": iterations, "warmup": warmup,
-         "validate": validate, "dtype": dtype.name, "root": selection.root(root)},
+         "validate": validate, "dtype": dtype.name, "root": selection.root(root),
+         "offset": offset},
         [] if "auto" in wanted else wanted, selection.radices("--fan-in", fan_in),
         selection.radices("--fan-out", fan_out), selection.arities("--arity", arity),
         selection.bytes_list("--segment-sizes", segment_sizes))

@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .. import launch
-from . import jobs, options, output, selection
-from .sweep_nodes_job import COLLECTIVES, FORMS, NodesTask
+from smcoll.bench.sweep_nodes_job import COLLECTIVES, FORMS, NodesTask
+from smcoll.cli import jobs, options, output, selection
+from smcoll.launch import launch
 
 MOST = 1 << 20  # ranks or nodes: more is a slip of the keyboard
 

@@ -15,9 +15,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..observation import RankView, as_record, missing, summary
-from . import attach
-from .output import wide_console
+from smcoll.cli import attach
+from smcoll.cli.output import wide_console
+from smcoll.sync.observation import RankView, as_record, missing, summary
 
 SAMPLE_SECONDS = 0.5
 _STYLES = {"dead": "bold red", "gave up": "red", "waiting": "yellow", "left": "dim"}

@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from .. import config, launch, node, tables
-from ..model import fit, machine, parameters
-from ..topology import hardware
-from . import jobs, model, model_output, options, output, selection
-from .tune_job import TuneTask
+from smcoll import config
+from smcoll.bench.tune_job import TuneTask
+from smcoll.cli import jobs, model, model_output, options, output, selection
+from smcoll.launch import launch
+from smcoll.topology import hardware, node
+from smcoll.tuning import tables
+from smcoll.tuning.model import fit, machine, parameters
 
 
 def tune_command(

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from .. import node
-from . import hardware
-from .hardware import HardwareObject, format_cpus, parse_cpus
+from smcoll.topology import hardware, node
+from smcoll.topology.cpuset import format_cpus, parse_cpus
+from smcoll.topology.hardware import HardwareObject
 
 ENVIRONMENT = "SMCOLL_BINDING"
 

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 from mpi4py import MPI
 
-from ..errors import TopologyError
-from ..establish import gather
-from . import binding
-from . import levels as computation
-from .levels import Group, LevelInfo, Location, Place
-from .location import Selection
+from smcoll.errors import TopologyError
+from smcoll.mpi.agreement import gather
+from smcoll.topology import binding
+from smcoll.topology import levels as computation
+from smcoll.topology.levels import Group, LevelInfo, Location, Place
+from smcoll.topology.location import Selection
 
 # MPI 4's key, and ours.
 TYPE_KEY = "mpi_hw_resource_type"

@@ -13,8 +13,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from .. import node
-from . import binding, hardware, network, sysfs
+from smcoll.topology import binding, hardware, network, node, sysfs
 
 # Those that matter to collectives; equal CPUs are nested in this order.
 LEVELS = ("Package", "Die", "Group", "NUMANode", "L3Cache")
@@ -27,7 +26,7 @@ def own_place(number: Callable[[], int]) -> tuple[str, ...]:
     when a description is malformed or can't be read.
     """
     if hardware.is_made_up() or binding.is_made_up():
-        from .location import Selection
+        from smcoll.topology.location import Selection
 
         rank = number() if binding.is_made_up() else 0
         return tuple(f"{place.type} {place.index}" for place in

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import binding, hardware, levels
-from .hardware import HardwareObject, format_cpus
-from .levels import Location
-from .location import Selection
+from smcoll.topology import binding, hardware, levels
+from smcoll.topology.cpuset import format_cpus
+from smcoll.topology.hardware import HardwareObject
+from smcoll.topology.levels import Location
+from smcoll.topology.location import Selection
 
 
 @dataclass(frozen=True)

@@ -89,31 +89,6 @@ def _freeze(node: _Node, counts: dict[str, int], groups: int) -> HardwareObject:
     return HardwareObject(kind, index, node.cpus, children, height)
 
 
-def parse_cpus(text: str) -> frozenset[int]:
-    """``"0-3,8"`` -> the set of CPUs, as Linux and hwloc write it. ValueError otherwise."""
-    cpus: set[int] = set()
-    for part in text.strip().split(","):
-        first, dash, last = part.strip().partition("-")
-        if not (first.isdecimal() and (last.isdecimal() if dash else True)):
-            raise ValueError(f"not a list of CPUs: {text!r}")
-        low, high = int(first), int(last or first)
-        if high < low or high >= 1 << 20:
-            raise ValueError(f"not a list of CPUs: {text!r}")
-        cpus.update(range(low, high + 1))
-    return frozenset(cpus)
-
-
-def format_cpus(cpus: Iterable[int]) -> str:
-    """The inverse of ``parse_cpus``."""
-    parts: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if parts and cpu == parts[-1][1] + 1:
-            parts[-1][1] = cpu
-        else:
-            parts.append([cpu, cpu])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
-
-
 def read_machine() -> HardwareObject:
     """The machine that ``SMCOLL_TOPOLOGY`` describes, or this one (hwloc, else /sys).
 
@@ -129,7 +104,7 @@ def is_made_up() -> bool:
 
 @functools.lru_cache(maxsize=8)
 def _read(description: str, _library: str) -> HardwareObject:
-    from . import hwloc, hwloc_xml, synthetic, sysfs
+    from smcoll.topology import hwloc, hwloc_xml, synthetic, sysfs
 
     if not description:
         library = hwloc.load()

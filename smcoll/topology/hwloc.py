@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from importlib import metadata
 
-from .hardware import parse_cpus
+from smcoll.topology.cpuset import parse_cpus
 
 ENVIRONMENT = "SMCOLL_HWLOC"
 _FIRST_API = 0x20000            # hwloc 2.0; what ``_Object`` describes

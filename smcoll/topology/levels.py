@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .hardware import TYPES, HardwareObject
-from .synthetic import ALIASES
+from smcoll.topology.hardware import TYPES, HardwareObject
+from smcoll.topology.synthetic import ALIASES
 
 UNKNOWN = "Unknown"
 CLUSTER = "System - Cluster"

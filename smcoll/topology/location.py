@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import binding, hardware, network
-from .levels import Location, locate
+from smcoll.topology import binding, hardware, network
+from smcoll.topology.levels import Location, locate
 
 LEVELS = ("all", "network", "node")
 

@@ -22,7 +22,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from .levels import Place
+from smcoll.topology.levels import Place
 
 ENVIRONMENT = "SMCOLL_NETWORK"
 

@@ -6,10 +6,12 @@ import contextlib
 import functools
 from pathlib import Path
 
-from ..config import parse_bytes
-from .hardware import parse_cpus
+from smcoll.config import parse_bytes
+from smcoll.topology.cpuset import parse_cpus
 
 ROOT = Path("/sys/devices/system")
+# Of a last-level cache: more than today's server processors have for each core.
+MOST_FOR_A_CPU = 16 << 20
 
 # The file of each level; older kernels have the second name only.
 _LEVELS = {
@@ -67,16 +69,34 @@ def caches(folder: Path) -> list[tuple[str, frozenset[int]]]:
 def last_level_caches(root: Path = ROOT) -> tuple[int, int]:
     """Bytes of one of the online CPUs' last-level caches, and how many there are of them.
 
-    (0, 0) where /sys doesn't tell. All are taken to be like the first CPU's.
+    (0, 0) where /sys doesn't tell. All are taken to be like the first CPU's. To a virtual machine
+    /sys tells of the whole cache, which other machines use, too: no CPU of ours counts for more
+    than ``MOST_FOR_A_CPU``.
     """
     online = cpu_list(root / "cpu" / "online") or frozenset([0])
-    found = [(0, 0, 0)]
-    for cache in (root / "cpu" / f"cpu{min(online)}").glob("cache/index[0-9]*"):
-        sharing = cpu_list(cache / "shared_cpu_list") & online
-        with contextlib.suppress(ValueError, ZeroDivisionError):
-            found.append((int(_text(cache / "level")), parse_bytes(_text(cache / "size")),
-                          len(online) // len(sharing)))
-    return max(found)[1:]
+    found = [(one["level"], min(one["bytes"], MOST_FOR_A_CPU * one["cpus"]),
+              len(online) // one["cpus"]) for one in data_caches(root)]
+    return max(found, default=(0, 0, 0))[1:]
+
+
+def core_cache(root: Path = ROOT) -> int:
+    """Bytes of a core's own cache, the one of level 2; 1 MiB where /sys doesn't tell."""
+    return next((one["bytes"] for one in data_caches(root) if one["level"] == 2), 1 << 20)
+
+
+def data_caches(root: Path = ROOT) -> list[dict[str, int]]:
+    """The first online CPU's data caches: ``level``, ``bytes``, and how many online ``cpus`` share
+    it. [] where /sys doesn't tell.
+    """
+    online = cpu_list(root / "cpu" / "online") or frozenset([0])
+    found = []
+    for cache in sorted((root / "cpu" / f"cpu{min(online)}").glob("cache/index[0-9]*")):
+        sharing = len(cpu_list(cache / "shared_cpu_list") & online)
+        with contextlib.suppress(ValueError):
+            if sharing and _text(cache / "type") != "Instruction":
+                found.append({"level": int(_text(cache / "level")),
+                              "bytes": parse_bytes(_text(cache / "size")), "cpus": sharing})
+    return found
 
 
 def cpu_list(file: Path) -> frozenset[int]:

@@ -15,8 +15,9 @@ import own_dev_shm
 from mpi4py import MPI
 
 import smcoll
-from smcoll import establish, node
-from smcoll.memory import budget
+from smcoll.comm import establish
+from smcoll.memory.budget import budget
+from smcoll.topology import node
 
 world = MPI.Intracomm(MPI.COMM_WORLD)
 DEV_SHM = Path("/dev/shm")

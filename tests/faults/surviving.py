@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from smcoll import launch
+from smcoll.launch import launch
 
 OPTIONS = {launch.OPEN_MPI: ["--enable-recovery"], launch.INTEL_MPI: ["-disable-auto-cleanup"]}
 # What each rank is run through. The shells outlive it, so that MPICH's proxy sees nothing; `reaped`

@@ -12,7 +12,8 @@ import own_dev_shm
 import pytest
 from programs import run_ranks
 
-from smcoll import node, segment
+from smcoll import segment
+from smcoll.topology import node
 
 pytestmark = pytest.mark.faults
 needs_mount = pytest.mark.skipif(
@@ -105,7 +106,7 @@ V2 = ("memory.max", "memory.current", "memory.stat", "inactive_file")
 @pytest.mark.parametrize("names", [V1, V2], ids=["v1", "v2"])
 def test_memory_limit_in_both_hierarchies(ledger, names, tmp_path, monkeypatch):
     """As files say it: what is left is limit - usage, without the files that the kernel drops."""
-    from smcoll.memory import Budget
+    from smcoll.memory.budget import Budget
 
     monkeypatch.setattr(node, "CGROUP", tmp_path.resolve())
     limit, usage, stat, dropped = (tmp_path / name if "/" in name or name.startswith("memory")

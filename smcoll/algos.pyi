@@ -1,6 +1,0 @@
-ALGORITHMS: dict[str, tuple[str, ...]]
-RADICES: dict[tuple[str, str], tuple[str, ...]]
-COLLECTIVE_NUMBERS: dict[str, int]
-STREAMED: tuple[str, ...]
-IN_RANK_ORDER: dict[str, tuple[str, ...]]
-OBJECT_COLLECTIVES: dict[str, int]

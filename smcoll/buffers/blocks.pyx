@@ -1,0 +1,401 @@
+"""Buffer arguments with a block for each rank: equal ones, and those of the v- and w-variants.
+
+``buf``, ``(buf, counts)``, ``(buf, (counts, displs))``, ``(buf, type)``, ``(buf, counts, type)``,
+``(buf, (counts, displs), type)``, ``(buf, counts, displs, type)``; for Alltoallw ``(buf, types)``,
+``(buf, (counts, displs), types)``, ``(buf, counts, displs, types)`` with displacements in bytes.
+Accepted and refused as mpi4py 4.1 does, in its order: the receive side first, except in Scatter.
+What mpi4py leaves to MPI is checked when both sides are parsed.
+"""
+
+cimport cython
+from mpi4py import MPI
+
+from libc.stdlib cimport calloc, free
+
+from smcoll.buffers.buffers cimport (
+    Message, Specification, TypeLayout, code_of_type, entries, layout_of_type, locate, parse,
+    parse_moved, plain_array, split,
+)
+from smcoll.kernels.kernels cimport element_size
+
+cdef extern from "Python.h":
+    object PyNumber_Index(object)
+
+cdef object IN_PLACE = MPI.IN_PLACE
+cdef int PROC_NULL = MPI.PROC_NULL
+# ``[IN_PLACE, count, type]`` comes to this address: in place too, since only the address counts.
+cdef char *IN_PLACE_ADDRESS = <char *> <Py_ssize_t> int(MPI.IN_PLACE)
+
+ctypedef Blocks (*blocks_parser)(object, bint, int)
+
+
+@cython.freelist(8)
+cdef class Blocks:
+    """One block for each rank."""
+
+    def __dealloc__(self):
+        free(self.block)
+        free(self.counts)
+
+
+@cython.freelist(4)
+cdef class Sides:
+    """The parsed arguments of one call."""
+
+
+cdef Blocks new_blocks(int ranks, bint vector):
+    cdef Blocks result = Blocks.__new__(Blocks)
+    result.ranks = ranks
+    result.block = <Block *> calloc(ranks, sizeof(Block))
+    if result.block == NULL:
+        raise MemoryError
+    if vector:
+        result.counts = <Py_ssize_t *> calloc(2 * ranks, sizeof(Py_ssize_t))
+        if result.counts == NULL:
+            raise MemoryError
+        result.displacements = result.counts + ranks
+    return result
+
+
+cdef Blocks parse_blocks(object spec, bint writable, int ranks):
+    """Equal blocks, one behind the other."""
+    cdef Blocks result = new_blocks(ranks, False)
+    cdef Specification first
+    cdef Message plain
+    cdef Py_ssize_t distance
+    cdef size_t nbytes
+    cdef int i
+    if plain_array(spec, writable, &plain) and plain.count % <size_t> ranks == 0:
+        result.contiguous = True
+        result.owner = spec
+        result.base = plain.address
+        nbytes = plain.nbytes // <size_t> ranks
+        distance = nbytes
+    else:
+        first = parse(spec, writable, ranks)
+        result.owner = first
+        result.datatype = first.datatype
+        result.contiguous = first.contiguous
+        result.base = first.message.address
+        nbytes = first.message.nbytes
+        distance = first.count * layout_of_type(first.datatype).extent
+    result.total = nbytes * <size_t> ranks
+    for i in range(ranks):
+        result.block[i].nbytes = nbytes
+        result.block[i].address = result.base + i * distance
+    return result
+
+
+cdef Blocks parse_vector(object spec, bint writable, int ranks):
+    """Counts and displacements, both in elements, for each rank.
+
+    Without counts the elements are dealt out evenly, without displacements the blocks lie one
+    behind the other; a single displacement is a stride.
+    """
+    cdef Blocks result = new_blocks(ranks, True)
+    cdef Specification whole = None
+    cdef TypeLayout layout
+    cdef Message plain
+    cdef Py_ssize_t count, total = 0
+    cdef int i
+    buffer, counts, displacements, kind = split(spec, True)
+    if (kind is None or counts is not None and is_plain_type(kind)) and plain_array(
+            buffer, writable, &plain):
+        layout.size = layout.extent = element_size(
+            plain.element_type if kind is None else code_of_type(kind))
+        layout.contiguous = True
+        result.owner = buffer
+        result.base = plain.address
+    else:
+        whole = locate(buffer, kind, writable)
+        layout = layout_of_type(whole.datatype)
+        result.owner = whole
+        result.datatype = whole.datatype
+        result.base = whole.base
+    if counts is None:
+        count = plain.count if whole is None else entries(whole, whole.length)
+        for i in range(ranks):
+            result.counts[i] = count // ranks + (i < count % ranks)
+    elif is_integer(counts):
+        count = PyNumber_Index(counts)
+        for i in range(ranks):
+            result.counts[i] = count
+    else:
+        read_integers(counts, ranks, result.counts)
+    if displacements is None:
+        for i in range(ranks):
+            result.displacements[i] = total
+            total += result.counts[i]
+    elif is_integer(displacements):
+        count = PyNumber_Index(displacements)
+        for i in range(ranks):
+            result.displacements[i] = i * count
+    else:
+        read_integers(displacements, ranks, result.displacements)
+    result.contiguous = layout.contiguous
+    for i in range(ranks):
+        result.block[i].address = result.base + result.displacements[i] * layout.extent
+        result.block[i].nbytes = <size_t> result.counts[i] * <size_t> layout.size
+        result.total += result.block[i].nbytes
+    return result
+
+
+cdef Blocks parse_vector_w(object spec, bint writable, int ranks):
+    """A count, a displacement in bytes and a datatype for each rank."""
+    cdef Blocks result = new_blocks(ranks, True)
+    cdef Specification whole
+    cdef TypeLayout layout
+    cdef int i
+    counts = displacements = None
+    if len(spec) == 2:
+        buffer, types = spec
+    elif len(spec) == 3:
+        buffer, (counts, displacements), types = spec
+    elif len(spec) == 4:
+        buffer, counts, displacements, types = spec
+    else:
+        raise ValueError("message: expecting 2 to 4 items")
+    if buffer is None or buffer is MPI.BOTTOM:
+        if counts is None:
+            raise ValueError("message: BOTTOM requires counts")
+        if displacements is None:
+            raise ValueError("message: BOTTOM requires displs")
+    whole = locate(buffer, MPI.BYTE, writable)
+    if counts is None and displacements is None:
+        for i in range(ranks):
+            result.counts[i] = 1
+    else:
+        read_integers(counts, ranks, result.counts)
+        read_integers(displacements, ranks, result.displacements)
+    if len(types) != ranks:
+        raise ValueError(f"expecting {ranks} items, got {len(types)}")
+    result.owner = whole
+    result.base = whole.base
+    result.datatypes = []
+    result.contiguous = True
+    for i in range(ranks):
+        datatype = types[i]
+        if not isinstance(datatype, MPI.Datatype):
+            raise TypeError(f"Cannot convert {type(datatype).__name__} to mpi4py.MPI.Datatype")
+        layout = layout_of_type(datatype)
+        result.datatypes.append(datatype)
+        result.contiguous = result.contiguous and layout.contiguous
+        result.block[i].address = result.base + result.displacements[i]
+        result.block[i].nbytes = <size_t> result.counts[i] * <size_t> layout.size
+        result.total += result.block[i].nbytes
+    return result
+
+
+cdef inline bint is_plain_type(kind):
+    return isinstance(kind, MPI.Datatype) and code_of_type(kind) >= 0
+
+
+cdef bint is_integer(value):
+    """Whether one number is given for all ranks: an array of no dimensions is one, too."""
+    if type(value) is list or type(value) is tuple:
+        return False
+    if not hasattr(value, "__index__"):
+        return False
+    try:
+        len(value)
+    except Exception:
+        pass
+    else:
+        return False
+    try:
+        PyNumber_Index(value)
+    except Exception:
+        return False
+    return True
+
+
+cdef int read_integers(object sequence, int ranks, Py_ssize_t *integers) except -1:
+    cdef Py_ssize_t i, value, length = len(sequence)
+    if type(sequence) is list and length == ranks:
+        for i in range(length):
+            integers[i] = PyNumber_Index((<list> sequence)[i])
+        return 0
+    # All are looked at first: one that is no integer is told before a wrong number of them.
+    for i in range(length):
+        value = PyNumber_Index(sequence[i])
+        if i < ranks:
+            integers[i] = value
+    if length != ranks:
+        raise ValueError(f"expecting {ranks} items, got {length}")
+    return 0
+
+
+# ---------------------------------------------------------------------- what MPI checks
+
+cdef int check_blocks(Blocks blocks) except -1:
+    """What mpi4py hands on and MPI refuses; without this we would read or write anywhere."""
+    cdef int i
+    if blocks.base == IN_PLACE_ADDRESS:
+        refuse_in_place()
+    if blocks.counts == NULL:
+        return 0
+    for i in range(blocks.ranks):
+        if blocks.counts[i] < 0:
+            raise MPI.Exception(MPI.ERR_COUNT)
+        if blocks.block[i].address == NULL and blocks.contiguous and blocks.block[i].nbytes:
+            raise MPI.Exception(MPI.ERR_BUFFER)
+    return 0
+
+
+cdef int check_message(Specification spec) except -1:
+    """The same for a single message."""
+    if spec.message.address == IN_PLACE_ADDRESS:
+        refuse_in_place()
+    if spec.message.address == NULL and spec.contiguous and spec.message.nbytes:
+        raise MPI.Exception(MPI.ERR_BUFFER)
+    return 0
+
+
+cdef int refuse_in_place() except -1:
+    raise MPI.Exception(MPI.ERR_ARG if MPI.get_vendor()[0] == "Open MPI" else MPI.ERR_BUFFER)
+
+
+# ---------------------------------------------------------------------- per collective
+
+cdef inline bint in_place(argument):
+    return argument is None or argument is IN_PLACE
+
+
+cdef Specification message_or_in_place(argument, bint writable):
+    """None: in place."""
+    cdef Specification spec
+    if in_place(argument):
+        return None
+    spec = parse_moved(argument, writable)
+    return None if spec.message.address == IN_PLACE_ADDRESS else spec
+
+
+cdef Sides gather_sides(blocks_parser parse_side, sendbuf, recvbuf, int root, int rank, int size):
+    cdef Sides sides = Sides.__new__(Sides)
+    if rank == root:
+        sides.recv_blocks = parse_side(recvbuf, True, size)
+        sides.send_message = message_or_in_place(sendbuf, False)
+        sides.send_in_place = sides.send_message is None
+        check_blocks(sides.recv_blocks)
+    elif root != PROC_NULL:
+        sides.send_message = parse_moved(sendbuf, False)
+        check_message(sides.send_message)
+    return sides
+
+
+cdef Sides scatter_sides(blocks_parser parse_side, sendbuf, recvbuf, int root, int rank, int size):
+    cdef Sides sides = Sides.__new__(Sides)
+    if rank == root:
+        sides.send_blocks = parse_side(sendbuf, False, size)
+        sides.recv_message = message_or_in_place(recvbuf, True)
+        sides.recv_in_place = sides.recv_message is None
+        check_blocks(sides.send_blocks)
+    elif root != PROC_NULL:
+        sides.recv_message = parse_moved(recvbuf, True)
+        check_message(sides.recv_message)
+    return sides
+
+
+cdef Sides allgather_sides(blocks_parser parse_side, sendbuf, recvbuf, int size):
+    cdef Sides sides = Sides.__new__(Sides)
+    sides.recv_blocks = parse_side(recvbuf, True, size)
+    sides.send_message = message_or_in_place(sendbuf, False)
+    sides.send_in_place = sides.send_message is None
+    check_blocks(sides.recv_blocks)
+    return sides
+
+
+cdef Sides alltoall_sides(blocks_parser parse_side, sendbuf, recvbuf, int size):
+    cdef Sides sides = Sides.__new__(Sides)
+    sides.recv_blocks = parse_side(recvbuf, True, size)
+    if not in_place(sendbuf):
+        sides.send_blocks = parse_side(sendbuf, False, size)
+        if sides.send_blocks.base == IN_PLACE_ADDRESS:
+            sides.send_blocks = None
+    sides.send_in_place = sides.send_blocks is None
+    check_blocks(sides.recv_blocks)
+    if not sides.send_in_place:
+        check_blocks(sides.send_blocks)
+    return sides
+
+
+cdef Sides parse_gather(sendbuf, recvbuf, int root, int rank, int size):
+    return gather_sides(parse_blocks, sendbuf, recvbuf, root, rank, size)
+
+
+cdef Sides parse_gatherv(sendbuf, recvbuf, int root, int rank, int size):
+    return gather_sides(parse_vector, sendbuf, recvbuf, root, rank, size)
+
+
+cdef Sides parse_scatter(sendbuf, recvbuf, int root, int rank, int size):
+    return scatter_sides(parse_blocks, sendbuf, recvbuf, root, rank, size)
+
+
+cdef Sides parse_scatterv(sendbuf, recvbuf, int root, int rank, int size):
+    return scatter_sides(parse_vector, sendbuf, recvbuf, root, rank, size)
+
+
+cdef Sides parse_allgather(sendbuf, recvbuf, int rank, int size):
+    return allgather_sides(parse_blocks, sendbuf, recvbuf, size)
+
+
+cdef Sides parse_allgatherv(sendbuf, recvbuf, int rank, int size):
+    return allgather_sides(parse_vector, sendbuf, recvbuf, size)
+
+
+cdef Sides parse_alltoall(sendbuf, recvbuf, int rank, int size):
+    return alltoall_sides(parse_blocks, sendbuf, recvbuf, size)
+
+
+cdef Sides parse_alltoallv(sendbuf, recvbuf, int rank, int size):
+    return alltoall_sides(parse_vector, sendbuf, recvbuf, size)
+
+
+cdef Sides parse_alltoallw(sendbuf, recvbuf, int rank, int size):
+    return alltoall_sides(parse_vector_w, sendbuf, recvbuf, size)
+
+
+# ---------------------------------------------------------------------- for tests
+
+def parse_sides(str method, sendbuf, recvbuf, int rank=0, int size=1, int root=0):
+    """What ``method`` ("Gather" to "Alltoallw") of such a rank makes of its arguments. For tests.
+
+    ``{"send": side, "recv": side}``; a side is a list of (address, bytes): one for a message, one
+    for each rank for blocks; "in place", or None for what this rank does not have.
+    """
+    cdef Sides sides
+    if method == "Gather":
+        sides = parse_gather(sendbuf, recvbuf, root, rank, size)
+    elif method == "Gatherv":
+        sides = parse_gatherv(sendbuf, recvbuf, root, rank, size)
+    elif method == "Scatter":
+        sides = parse_scatter(sendbuf, recvbuf, root, rank, size)
+    elif method == "Scatterv":
+        sides = parse_scatterv(sendbuf, recvbuf, root, rank, size)
+    elif method == "Allgather":
+        sides = parse_allgather(sendbuf, recvbuf, rank, size)
+    elif method == "Allgatherv":
+        sides = parse_allgatherv(sendbuf, recvbuf, rank, size)
+    elif method == "Alltoall":
+        sides = parse_alltoall(sendbuf, recvbuf, rank, size)
+    elif method == "Alltoallv":
+        sides = parse_alltoallv(sendbuf, recvbuf, rank, size)
+    elif method == "Alltoallw":
+        sides = parse_alltoallw(sendbuf, recvbuf, rank, size)
+    else:
+        raise ValueError(f"{method} has no blocks")
+    return {
+        "send": "in place" if sides.send_in_place else describe(
+            sides.send_message, sides.send_blocks),
+        "recv": "in place" if sides.recv_in_place else describe(
+            sides.recv_message, sides.recv_blocks),
+    }
+
+
+cdef describe(Specification message, Blocks blocks):
+    if message is not None:
+        return [(<size_t> message.message.address, message.message.nbytes)]
+    if blocks is None:
+        return None
+    return [(<size_t> blocks.block[i].address, blocks.block[i].nbytes)
+            for i in range(blocks.ranks)]

@@ -1,0 +1,183 @@
+"""Allreduce: all-read, pairwise (GS 3.1) and tiled. Along trees: ``tree``."""
+
+from smcoll.coll.pairwise cimport (
+    STEP_FOLDED, STEP_IN, STEP_READY, copy_in, gather_slices, halve, power_of_two, steps_of,
+)
+from smcoll.coll.pipeline cimport (
+    Call, Section, complete, deliver, half_of_region, heard, heard_all, occupy_two_halves,
+    plan_call, post, put, reduce_from, reduce_operands_into, region, stores_of_others,
+)
+from smcoll.coll.tiled cimport (
+    copy_in_others, copy_out_others, reduce_cyclically_for_all, reduce_own_slice_for_all,
+)
+from smcoll.sync.team cimport DONE
+
+
+# ---------------------------------------------------------------------------------- all-read
+
+cdef int allreduce_all_read(Call *call) noexcept nogil:
+    """Every rank posts its vector and reduces all of them itself: one dependent step."""
+    plan_call(call, 2, call.plan.section_bytes, False)
+    call.phase[0] = copy_in
+    call.phase[1] = reduce_everything
+    return complete(call)
+
+
+cdef int reduce_everything(Call *call, Section *section) noexcept nogil:
+    cdef int rank, status = heard_all(call, section, STEP_IN)
+    if status != DONE:
+        return status
+    for rank in range(call.team.size):
+        call.sources[rank] = region(call, section, rank)
+    call.sources[call.team.rank] = call.send + section.offset
+    reduce_from(call, stores_of_others(call, section), call.recv + section.offset, call.team.size,
+                section.nbytes)
+    return DONE
+
+
+# ---------------------------------------------------------------------------------- pairwise
+
+cdef int allreduce_recursive_doubling(Call *call) noexcept nogil:
+    """Recursive doubling with a read and a write half (GS 3.1); a section fills half a region."""
+    plan_call(call, 3, call.plan.section_bytes // 2, True)
+    occupy_two_halves(call)
+    call.phase[0] = copy_in
+    call.phase[1] = double
+    call.phase[2] = copy_doubled
+    return complete(call)
+
+
+# Where `rank`'s operand for `step` lies: halves alternate; ranks that were folded are one ahead.
+cdef inline char *operand(Call *call, Section *section, int rank, int step) noexcept nogil:
+    cdef int ranks = call.team.size
+    cdef int half = (step + (1 if rank < ranks - power_of_two(ranks) else 0)) & 1
+    return half_of_region(call, section, rank, half)
+
+
+cdef inline void reduce_pair(Call *call, Section *section, char *out, const char *left,
+                             const char *right, size_t begin, size_t end) noexcept nogil:
+    cdef const void *operands[2]
+    operands[0] = left + begin * call.element_size
+    operands[1] = right + begin * call.element_size
+    reduce_operands_into(call, section, out + begin * call.element_size, operands, 2,
+                         (end - begin) * call.element_size)
+
+
+cdef int fold_into_other_half(Call *call, Section *section) noexcept nogil:
+    """Ranks K and N + K reduce half of the data each; K copies the other half."""
+    cdef int rank = call.team.rank
+    cdef int n = power_of_two(call.team.size)
+    cdef int partner = rank + n if rank < n else rank - n
+    cdef size_t other_half = call.extent // 2
+    cdef size_t middle = section.elements // 2
+    cdef char *own = region(call, section, rank)
+    cdef char *other = region(call, section, partner)
+    cdef int status
+    if section.progress == 0:
+        status = heard(call, section, partner, STEP_IN)
+        if status != DONE:
+            return status
+        if rank < n:
+            reduce_pair(call, section, own + other_half, own, other, 0, middle)
+        else:
+            reduce_pair(call, section, own + other_half, other, own, middle, section.elements)
+        post(call, section, STEP_FOLDED)
+        section.progress = 1
+    if rank < n:
+        status = heard(call, section, partner, STEP_FOLDED)
+        if status != DONE:
+            return status
+        middle *= call.element_size
+        put(call, section, own + other_half + middle, other + other_half + middle,
+            section.nbytes - middle)
+    return DONE
+
+
+cdef int double(Call *call, Section *section) noexcept nogil:
+    """log2 N steps: both partners read both operands and write the result to their other half.
+
+    The half that step s writes was read, as operand of step s - 1, by that step's partner; it has
+    read it when it is ready for step s itself.
+    """
+    cdef int rank = call.team.rank, ranks = call.team.size
+    cdef int n = power_of_two(ranks), steps = steps_of(ranks)
+    cdef int status, step, partner
+    cdef const char *own
+    cdef const char *other
+    if section.progress < 2:
+        if rank < ranks - n or rank >= n:
+            status = fold_into_other_half(call, section)
+            if status != DONE:
+                return status
+        section.progress = 2
+        if rank < n:
+            post(call, section, STEP_READY)
+    if rank >= n:
+        return DONE
+    while section.progress - 2 < steps:
+        step = section.progress - 2
+        partner = rank ^ (1 << step)
+        status = heard(call, section, partner, STEP_READY + step)
+        if status == DONE and step > 0:
+            status = heard(call, section, rank ^ (1 << (step - 1)), STEP_READY + step)
+        if status != DONE:
+            return status
+        own = operand(call, section, rank, step)
+        other = operand(call, section, partner, step)
+        # The lower rank's operand stands left on both partners (DESIGN rule 7).
+        if rank < partner:
+            reduce_pair(call, section, operand(call, section, rank, step + 1), own, other, 0,
+                        section.elements)
+        else:
+            reduce_pair(call, section, operand(call, section, rank, step + 1), other, own, 0,
+                        section.elements)
+        section.progress += 1
+        post(call, section, STEP_READY + step + 1)
+    return DONE
+
+
+cdef int copy_doubled(Call *call, Section *section) noexcept nogil:
+    """Ranks N and higher copy the result of their partner, directly into the user's buffer."""
+    cdef int rank = call.team.rank, ranks = call.team.size
+    cdef int n = power_of_two(ranks), steps = steps_of(ranks), owner = rank, status
+    if rank >= n:
+        owner = rank - n
+        status = heard(call, section, owner, STEP_READY + steps)
+        if status != DONE:
+            return status
+    deliver(call, section, owner, section.offset, operand(call, section, owner, steps),
+            section.nbytes)
+    return DONE
+
+
+cdef int allreduce_recursive_halving(Call *call) noexcept nogil:
+    """Pairwise reduce-scatter, then everybody reads the slices from their owners (GS 3.1)."""
+    plan_call(call, 3, call.plan.section_bytes, True)
+    call.phase[0] = copy_in
+    call.phase[1] = halve
+    call.phase[2] = gather_slices
+    return complete(call)
+
+
+# ---------------------------------------------------------------------------------- tiled
+
+cdef int allreduce_tiled(Call *call) noexcept nogil:
+    """Every rank reduces its slice of all sources at once, then copies the others' slices.
+
+    LHS 2.4's naive tiled reduction followed by an allgather, with the vectors staged through the
+    data regions; a rank never copies in the slice that it reduces itself.
+    """
+    plan_call(call, 3, call.plan.section_bytes, False)
+    call.phase[0] = copy_in_others
+    call.phase[1] = reduce_own_slice_for_all
+    call.phase[2] = copy_out_others
+    return complete(call)
+
+
+cdef int allreduce_tiled_cyclic(Call *call) noexcept nogil:
+    """The same, each rank reading the others one after the other (LHS 3.2, after Mamidala)."""
+    plan_call(call, 3, call.plan.section_bytes, False)
+    call.phase[0] = copy_in_others
+    call.phase[1] = reduce_cyclically_for_all
+    call.phase[2] = copy_out_others
+    return complete(call)

@@ -1,0 +1,6 @@
+from smcoll.coll.pipeline cimport Call
+from smcoll.coll.reduce_scatter cimport Blocks
+
+
+cdef int reduce_scatter_shared_heap(Call *call) noexcept nogil
+cdef int scan_shared_heap(Call *call) noexcept nogil

@@ -1,0 +1,3 @@
+from smcoll.sync.domains import Domains
+
+def source(domains: Domains, rank: int, step: int) -> int | None: ...

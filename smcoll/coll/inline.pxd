@@ -1,0 +1,4 @@
+from smcoll.coll.pipeline cimport Call
+
+
+cdef int allreduce_all_read_inline(Call *call) noexcept nogil

@@ -1,0 +1,145 @@
+"""Recursive halving, the pairwise reduce-scatter of GS 3.1, shared by Allreduce and Reduce.
+
+For M ranks, N the largest power of two not above M: rank N + K is paired with rank K, for K up to
+M - N - 1 (the paper prints M - N, one pair too many). A pair first folds: each reduces half of the
+data, the lower one copies the other half from the higher; then the ranks below N go on.
+"""
+
+from smcoll.coll.pairwise cimport STEP_FOLDED, STEP_IN, STEP_READY, power_of_two, steps_of
+from smcoll.coll.pipeline cimport (
+    Call, Section, deliver, heard, post, put, reduce_operands_into, region, writable,
+)
+from smcoll.sync.team cimport DONE
+
+
+cdef void slice_of(int rank, int ranks, size_t elements, size_t *begin,
+                   size_t *end) noexcept nogil:
+    """The slice that ``rank`` (below N) owns after all halving steps, in elements."""
+    cdef int distance = power_of_two(ranks) // 2
+    begin[0] = 0
+    end[0] = elements
+    while distance > 0:
+        keep_half(rank, distance, begin, end)
+        distance //= 2
+
+
+cdef inline void keep_half(int rank, int distance, size_t *begin, size_t *end) noexcept nogil:
+    cdef size_t middle = begin[0] + (end[0] - begin[0]) // 2
+    if rank & distance:
+        begin[0] = middle
+    else:
+        end[0] = middle
+
+
+cdef inline void combine(Call *call, Section *section, char *out, const char *left,
+                         const char *right, size_t begin, size_t end) noexcept nogil:
+    cdef const void *operands[2]
+    cdef size_t at = begin * call.element_size
+    operands[0] = left + at
+    operands[1] = right + at
+    reduce_operands_into(call, section, out + at, operands, 2, (end - begin) * call.element_size)
+
+
+cdef int copy_in(Call *call, Section *section) noexcept nogil:
+    """Copy the section into the own region and say so."""
+    cdef int status = writable(call, section)
+    if status != DONE:
+        return status
+    put(call, section, region(call, section, call.team.rank), call.send + section.offset,
+        section.nbytes)
+    post(call, section, STEP_IN)
+    return DONE
+
+
+cdef int fold(Call *call, Section *section) noexcept nogil:
+    """A pair of ranks K and N + K: each reduces half, in place; K gets both halves."""
+    cdef int rank = call.team.rank
+    cdef int n = power_of_two(call.team.size)
+    cdef int partner = rank + n if rank < n else rank - n
+    cdef size_t half = section.elements // 2
+    cdef char *own = region(call, section, rank)
+    cdef char *other = region(call, section, partner)
+    cdef int status
+    if section.progress == 0:
+        status = heard(call, section, partner, STEP_IN)
+        if status != DONE:
+            return status
+        # The partner reads our other half only, so reducing in place is safe.
+        if rank < n:
+            combine(call, section, own, own, other, 0, half)
+        else:
+            combine(call, section, own, other, own, half, section.elements)
+        post(call, section, STEP_FOLDED)
+        section.progress = 1
+    if rank < n:
+        status = heard(call, section, partner, STEP_FOLDED)
+        if status != DONE:
+            return status
+        half *= call.element_size
+        put(call, section, own + half, other + half, section.nbytes - half)
+    return DONE
+
+
+cdef int halve(Call *call, Section *section) noexcept nogil:
+    """Fold, then log2 N steps: in each, the pair splits what it holds and each reduces its part.
+
+    Both partners write only the part that they keep and the other does not read; what a later
+    partner reads was finished in an earlier step. So one region serves all steps.
+    """
+    cdef int rank = call.team.rank, ranks = call.team.size
+    cdef int n = power_of_two(ranks), steps = steps_of(ranks)
+    cdef int status, step, partner, distance, earlier
+    cdef size_t begin, end
+    cdef char *own = region(call, section, rank)
+    cdef char *other
+    if section.progress < 2:
+        if rank < ranks - n or rank >= n:
+            status = fold(call, section)
+            if status != DONE:
+                return status
+        section.progress = 2
+        if rank < n:
+            post(call, section, STEP_READY)
+    if rank >= n:
+        return DONE
+    while section.progress - 2 < steps:
+        step = section.progress - 2
+        distance = n >> (step + 1)
+        partner = rank ^ distance
+        status = heard(call, section, partner, STEP_READY + step)
+        if status != DONE:
+            return status
+        begin = 0
+        end = section.elements
+        earlier = n // 2
+        while earlier >= distance:
+            keep_half(rank, earlier, &begin, &end)
+            earlier //= 2
+        other = region(call, section, partner)
+        # The lower rank's operand stands left on both partners (DESIGN rule 7).
+        if rank < partner:
+            combine(call, section, own, own, other, begin, end)
+        else:
+            combine(call, section, own, other, own, begin, end)
+        section.progress += 1
+        post(call, section, STEP_READY + step + 1)
+    return DONE
+
+
+cdef int gather_slices(Call *call, Section *section) noexcept nogil:
+    """Every slice from its owner to the user, once all halves are reduced."""
+    cdef int ranks = call.team.size, owner, status
+    cdef int n = power_of_two(ranks)
+    cdef size_t begin, end
+    while section.progress < n:
+        owner = (call.team.rank + section.progress) & (n - 1)
+        status = heard(call, section, owner, STEP_READY + steps_of(ranks))
+        if status != DONE:
+            return status
+        slice_of(owner, ranks, section.elements, &begin, &end)
+        begin *= call.element_size
+        end *= call.element_size
+        deliver(call, section, owner, section.offset + begin,
+                region(call, section, owner) + begin, end - begin)
+        section.progress += 1
+    return DONE

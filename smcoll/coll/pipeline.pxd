@@ -1,0 +1,274 @@
+from libc.stdint cimport int64_t, uint64_t
+
+from smcoll.barrier cimport acquire_slot, arrived, arrived_with_length, publish_length
+from smcoll.base.atomics cimport load_relaxed, monotonic_ns, store_release
+from smcoll.coll.stores cimport (
+    UNKNOWN_STORES, end_reading, next_stores, start_reading, tell_stores, told_stores,
+)
+from smcoll.kernels.kernels cimport (
+    Operation, copy_result, copy_stored, reduce_and_copy, reduce_operands, reduce_stored,
+)
+from smcoll.segment cimport Line, data_region, segment_line, whole_lines
+from smcoll.sync.domains cimport Holders, Neighbours
+from smcoll.sync.team cimport AGAIN, DONE, BankCursor, StoreClass, Team, next_rank
+from smcoll.sync.trees cimport TreeView
+
+cdef enum:
+    MAX_PHASES = 5
+    SECTION_STEPS = 64         # flag values that one section may use; the last one says "read"
+    STEP_READ = 63
+
+
+# A section: the piece of the user's vector that goes through one segment.
+cdef struct Section:
+    BankCursor slot
+    uint64_t number
+    uint64_t tick              # flag values of this section are tick + 1 .. tick + STEP_READ
+    size_t offset              # bytes from the start of the vector
+    size_t nbytes
+    size_t elements
+    size_t place               # where it begins in every rank's region
+    int stores                 # kind with which this rank writes here, or UNKNOWN_STORES
+    bint sampled               # whether what that costs is measured:
+    int64_t spent              # ns so far,
+    size_t stored              # for so many bytes
+    int progress               # of the current phase; 0 at its start, kept when it would block
+    bint published
+
+
+# How one call is to be done.
+cdef struct Plan:
+    int algorithm
+    const TreeView *fan_in
+    const TreeView *fan_out
+    int arity                  # LHS's n: a parent has n - 1 children in each round
+    size_t section_bytes       # bytes of the vector that go through one segment
+    int segments               # that it uses of a bank
+    bint pipelined
+
+
+# One collective call: all that an algorithm is given. What follows `details` is used by those that
+# go section by section, resumable: everything they need to go on is in here.
+cdef struct Call:
+    # Filled by who makes the call ...
+    const char *send
+    char *recv
+    size_t nbytes
+    size_t elements
+    size_t element_size
+    const Operation *operation     # NULL where nothing is reduced
+    int root
+    const void **sources       # scratch: `team.size` operands, and twice as much behind them
+    # ... and by the engine that carries it out.
+    Team *team
+    const Plan *plan
+    void *details              # what only this collective has, or only this algorithm knows
+    bint exclusive             # an Exscan
+    bint in_lines              # the data fit the flag lines and travel there
+    Neighbours up              # ours in the tree that reduces: ranks, or domains
+    int at_once                # children whose data a parent combines in one round
+    Neighbours down            # ours in the tree that spreads the result
+    Holders holders            # who has the tiles of the result
+    bint streaming             # the result is too large for the caches
+    StoreClass *chosen         # the choice of stores for what others read; NULL: none
+    uint64_t sections_before   # of earlier calls with that choice
+    size_t section_bytes       # of all sections but the last
+    size_t extent              # bytes of a region that a section may use
+    uint64_t sections
+    uint64_t tick
+    int phases
+    int (*phase[MAX_PHASES])(Call *, Section *) noexcept nogil
+    bint single_segment        # all sections in one segment, a handshake between them
+    int stride                 # turns between the starts of two sections
+    Section in_flight[MAX_PHASES]
+    uint64_t opened
+    uint64_t turn
+    int at_phase
+
+
+cdef void plan_call(Call *call, int phases, size_t section_bytes,
+                    bint one_segment_form) noexcept nogil
+cdef int advance(Call *call) noexcept nogil
+cdef int complete(Call *call) noexcept nogil
+
+
+# The primitives that every algorithm is composed of: writable, region, put and reduce_into (what
+# others will read), post, heard, deliver and reduce_from (what others have stored). Release is the
+# driver's: a section is released when its last phase is done.
+
+# May we write into our region of this section's segment? DONE or AGAIN.
+cdef inline int writable(Call *call, Section *section) noexcept nogil:
+    return acquire_slot(call.team, &section.slot)
+
+
+# Our region holds what `step` stands for.
+cdef inline void post(Call *call, Section *section, int step) noexcept nogil:
+    post_length(call, section, step, call.team.nbytes)
+
+
+# The same of a message whose length is this rank's own.
+cdef inline void post_length(Call *call, Section *section, int step,
+                             uint64_t nbytes) noexcept nogil:
+    cdef Team *team = call.team
+    cdef Line *line = segment_line(&team.layout, team.base, team.rank, section.slot.bank,
+                                   section.slot.slot)
+    tell_stores(line, section.stores)
+    if section.published or (call.single_segment and section.number > 0):
+        # Readers of an earlier step, or of the section before in this very segment, may be
+        # comparing the rest of the line just now; it says what they want already.
+        store_release(&line.flag, section.tick + step)
+    else:
+        publish_length(team, line, section.tick + step, nbytes)
+    section.published = True
+
+
+# Has `rank` posted `step` (or a later one) of this section? DONE, AGAIN or FAILED.
+cdef inline int heard(Call *call, Section *section, int rank, int step) noexcept nogil:
+    cdef Team *team = call.team
+    return arrived(team, segment_line(&team.layout, team.base, rank, section.slot.bank,
+                                      section.slot.slot), section.tick + step, rank)
+
+
+# The same, and how long its message is.
+cdef inline int heard_length(Call *call, Section *section, int rank, int step,
+                             size_t *nbytes) noexcept nogil:
+    cdef Team *team = call.team
+    cdef Line *line = segment_line(&team.layout, team.base, rank, section.slot.bank,
+                                   section.slot.slot)
+    cdef int status = arrived_with_length(team, line, section.tick + step, rank)
+    if status == DONE:
+        nbytes[0] = load_relaxed(&line.nbytes)
+    return status
+
+
+# Has every other rank? Goes on where it stopped, by section.progress.
+cdef inline int heard_all(Call *call, Section *section, int step) noexcept nogil:
+    cdef int status
+    while section.progress < call.team.size - 1:
+        status = heard(call, section, next_rank(call.team, section.progress + 1), step)
+        if status != DONE:
+            return status
+        section.progress += 1
+    return DONE
+
+
+# Where `rank` keeps its operand or result of this section.
+cdef inline char *region(Call *call, Section *section, int rank) noexcept nogil:
+    cdef Team *team = call.team
+    return (data_region(&team.layout, team.base, rank, section.slot.bank, section.slot.slot)
+            + section.place)
+
+
+# How much of each region a section of this call may use; plan_call says: as much as it is long.
+cdef inline void occupy(Call *call, size_t nbytes) noexcept nogil:
+    call.extent = whole_lines(nbytes)
+
+
+# For algorithms that keep two vectors there, in turn operand and result.
+cdef inline void occupy_two_halves(Call *call) noexcept nogil:
+    call.extent = 2 * whole_lines(call.section_bytes)
+
+
+cdef inline char *half_of_region(Call *call, Section *section, int rank, int half) noexcept nogil:
+    return region(call, section, rank) + <size_t> (half & 1) * (call.extent // 2)
+
+
+# The kind of stores for our part of this section, the same for all that we put there.
+cdef inline int stores_for(Call *call, Section *section) noexcept nogil:
+    cdef Team *team = call.team
+    if section.stores == UNKNOWN_STORES:
+        section.stores = next_stores(
+            team, call.chosen, call.sections_before + section.number,
+            team.layout.banks * section.slot.in_use, &section.sampled)
+    return section.stores
+
+
+# Around whatever this rank does because others will read: what it costs is its kind of stores'.
+cdef inline int64_t start_storing(Section *section) noexcept nogil:
+    return monotonic_ns() if section.sampled else 0
+
+
+cdef inline void end_storing(Section *section, int64_t began, size_t nbytes) noexcept nogil:
+    if section.sampled:
+        section.spent += monotonic_ns() - began
+        section.stored += nbytes
+
+
+# Copy into our region, for others to read.
+cdef inline void put(Call *call, Section *section, char *to, const void *source,
+                     size_t nbytes) noexcept nogil:
+    cdef int stores = stores_for(call, section)
+    cdef int64_t began = start_storing(section)
+    copy_stored(stores, to, source, nbytes)
+    end_storing(section, began, nbytes)
+
+
+# Reduce `call.sources` into our region, for others to read. The sources are used up.
+cdef inline void reduce_into(Call *call, Section *section, char *to, int count,
+                             size_t nbytes) noexcept nogil:
+    reduce_operands_into(call, section, to, call.sources, count, nbytes)
+
+
+cdef inline void reduce_operands_into(Call *call, Section *section, char *to,
+                                      const void **operands, int count,
+                                      size_t nbytes) noexcept nogil:
+    cdef int stores = stores_for(call, section)
+    cdef int64_t began = start_storing(section)
+    reduce_stored(call.operation, to, stores, operands, count, nbytes, call.element_size)
+    end_storing(section, began, nbytes)
+
+
+# Reduce `call.sources` for the user, and copy the result into our region.
+cdef inline void reduce_for_all(Call *call, Section *section, char *out, char *to, int count,
+                                size_t nbytes) noexcept nogil:
+    cdef int stores = stores_for(call, section)
+    cdef int64_t began = start_storing(section)
+    reduce_and_copy(call.operation, out, to, stores, call.sources, count, nbytes,
+                    call.element_size)
+    end_storing(section, began, nbytes)
+
+
+# With which stores `rank` has written its part of this section: what it has posted was heard.
+cdef inline int stores_of(Call *call, Section *section, int rank) noexcept nogil:
+    cdef Team *team = call.team
+    if call.chosen == NULL or rank == team.rank:
+        return UNKNOWN_STORES
+    return told_stores(segment_line(&team.layout, team.base, rank, section.slot.bank,
+                                    section.slot.slot))
+
+
+# The same of all other ranks; UNKNOWN_STORES where they differ.
+cdef inline int stores_of_others(Call *call, Section *section) noexcept nogil:
+    cdef Team *team = call.team
+    cdef int i, kind
+    if call.chosen == NULL:
+        return UNKNOWN_STORES
+    kind = stores_of(call, section, next_rank(team, 1))
+    for i in range(2, team.size):
+        if stores_of(call, section, next_rank(team, i)) != kind:
+            return UNKNOWN_STORES
+    return kind
+
+
+# A piece of the result, from the region of `rank` to its place in the user's buffer.
+cdef inline void deliver(Call *call, Section *section, int rank, size_t offset,
+                         const char *source, size_t nbytes) noexcept nogil:
+    cdef int kind = stores_of(call, section, rank)
+    cdef int64_t began
+    if rank == call.team.rank:
+        # Back from where its own stores have put it.
+        began = start_storing(section)
+        copy_result(call.recv + offset, source, nbytes, call.streaming)
+        end_storing(section, began, 0)
+        return
+    began = start_reading(call.chosen, kind, nbytes)
+    copy_result(call.recv + offset, source, nbytes, call.streaming)
+    end_reading(call.chosen, kind, began, nbytes)
+
+
+# Reduce `call.sources` to the user, where what others have stored was written with this `kind`.
+cdef inline void reduce_from(Call *call, int kind, char *out, int count,
+                             size_t nbytes) noexcept nogil:
+    cdef int64_t began = start_reading(call.chosen, kind, nbytes)
+    reduce_operands(call.operation, out, call.sources, count, nbytes // call.element_size)
+    end_reading(call.chosen, kind, began, nbytes)

@@ -1,0 +1,146 @@
+"""Driving an algorithm over the sections of a vector, several in flight.
+
+An algorithm is a short list of phases, each a function of (call, section) that does its part or
+says that it would block. Section k runs its phase j in turn k * stride + j, so that while one
+section is reduced, the next is copied in and the one before is copied out.
+
+Why this can't deadlock (DESIGN rule 12): phase j of a section waits only for earlier phases of the
+same section on other ranks, that is for earlier turns, or for the same phase on ranks that come
+before it in an order without a cycle; and a section is opened only when the bank
+that it recycles holds none of the sections that this rank still has in flight (see plan_call), so
+what its bank barrier waits for lies in earlier turns too.
+"""
+
+from libc.stdint cimport uint64_t
+
+from smcoll.barrier cimport advance_cursor, release_slot
+from smcoll.coll.pipeline cimport (
+    MAX_PHASES, SECTION_STEPS, STEP_READ, Call, Section, heard_all, occupy, post,
+)
+from smcoll.coll.stores cimport UNKNOWN_STORES, add_store_sample, store_class
+from smcoll.segment cimport place_in_turn, whole_lines
+from smcoll.sync.team cimport AGAIN, DONE, Team
+from smcoll.sync.waiting cimport wait_awaited
+
+
+cdef void plan_call(Call *call, int phases, size_t section_bytes,
+                    bint one_segment_form) noexcept nogil:
+    """Cut the vector into sections and reserve the flag values and segments that they use.
+
+    All of it is a function of values that every rank agrees on (DESIGN rule 3).
+    ``one_segment_form``: the algorithm keeps to one segment when not pipelined (GS 3.1).
+    """
+    cdef Team *team = call.team
+    cdef int window
+    section_bytes -= section_bytes % call.element_size
+    if call.nbytes < section_bytes:
+        section_bytes = min(section_bytes, whole_lines(max(call.nbytes, call.element_size)))
+    call.section_bytes = section_bytes
+    occupy(call, section_bytes)
+    call.sections = (call.nbytes + section_bytes - 1) // section_bytes
+    if call.sections == 0:
+        call.sections = 1
+    call.tick = team.tick
+    team.tick += call.sections * SECTION_STEPS
+    call.phases = phases
+    call.single_segment = one_segment_form and not call.plan.pipelined
+    # A bank's first segment waits for everybody's release of what lay (banks - 1) * in_use + 1
+    # uses before it; what we hold in flight must be younger than that.
+    window = 1
+    if call.plan.pipelined:
+        window = min(phases, (team.layout.banks - 1) * team.segments.in_use + 1)
+    call.stride = (phases + window - 1) // window
+    call.chosen = NULL
+    if call.operation == NULL or call.operation.kernel != NULL:
+        # (What a function does to its operands costs more than any stores.)
+        call.chosen = store_class(team, call.nbytes)
+    if call.chosen != NULL:
+        # Counted by those, too, that store nothing: so ranks agree on it.
+        call.sections_before = call.chosen.sections
+        call.chosen.sections += call.sections
+    call.opened = 0
+    call.turn = 0
+    call.at_phase = 0
+
+
+cdef void open_section(Call *call, Section *section, uint64_t number) noexcept nogil:
+    cdef Team *team = call.team
+    section.number = number
+    section.tick = call.tick + number * SECTION_STEPS
+    section.offset = number * call.section_bytes
+    section.nbytes = min(call.section_bytes, call.nbytes - section.offset)
+    section.elements = section.nbytes // call.element_size
+    section.progress = 0
+    section.published = False
+    section.stores = UNKNOWN_STORES
+    section.sampled = False
+    section.spent = section.stored = 0
+    section.slot = team.segments
+    section.place = place_in_turn(&team.layout, section.slot.pass_, call.extent,
+                                  team.layout.segment_size,
+                                  team.layout.banks * team.segments.in_use, call.nbytes)
+    call.opened = number + 1
+    if not call.single_segment or call.opened == call.sections:
+        advance_cursor(&team.layout, &team.segments)
+
+
+cdef int segment_free_again(Call *call, Section *section) noexcept nogil:
+    """With one segment for all sections: has every rank read what the last section left?"""
+    cdef int status
+    section.tick -= SECTION_STEPS
+    status = heard_all(call, section, STEP_READ)
+    section.tick += SECTION_STEPS
+    return status
+
+
+cdef void close_section(Call *call, Section *section) noexcept nogil:
+    if section.stored > 0:
+        add_store_sample(call.chosen, section.stores, section.spent, section.stored)
+    if call.single_segment:
+        post(call, section, STEP_READ)
+        if section.number + 1 < call.sections:
+            return
+    release_slot(call.team, &section.slot)
+
+
+cdef int advance(Call *call) noexcept nogil:
+    """Go on until the call is complete (DONE) or would block (AGAIN). FAILED codes pass through."""
+    cdef uint64_t turns = (call.sections - 1) * call.stride + call.phases
+    cdef uint64_t number
+    cdef Section *section
+    cdef int status
+    while call.turn < turns:
+        while call.at_phase < call.phases:
+            if (call.turn >= <uint64_t> call.at_phase
+                    and (call.turn - call.at_phase) % call.stride == 0):
+                number = (call.turn - call.at_phase) // call.stride
+                if number < call.sections:
+                    section = &call.in_flight[number % MAX_PHASES]
+                    if number == call.opened:
+                        open_section(call, section, number)
+                    if (call.single_segment and call.at_phase == 0 and number > 0
+                            and not section.published):
+                        status = segment_free_again(call, section)
+                        if status != DONE:
+                            return status
+                        section.progress = 0
+                    status = call.phase[call.at_phase](call, section)
+                    if status != DONE:
+                        return status
+                    section.progress = 0
+                    if call.at_phase == call.phases - 1:
+                        close_section(call, section)
+            call.at_phase += 1
+        call.at_phase = 0
+        call.turn += 1
+    return DONE
+
+
+cdef int complete(Call *call) noexcept nogil:
+    """The blocking form: wait for whatever the call would block on, until it is complete."""
+    cdef int status = advance(call)
+    while status == AGAIN:
+        status = wait_awaited(call.team)
+        if status == DONE:
+            status = advance(call)
+    return status

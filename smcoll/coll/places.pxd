@@ -1,0 +1,36 @@
+from libc.stdint cimport uint64_t
+
+from smcoll.base.atomics cimport load_relaxed
+from smcoll.segment cimport Line
+from smcoll.sync.team cimport Team
+
+
+# What a rank says of its buffers of a call: offsets in its heap, or STAGED.
+cdef struct Places:
+    uint64_t send
+    uint64_t recv
+
+
+cdef uint64_t place_of(const Team *team, const void *address, size_t nbytes) noexcept nogil
+cdef int find(Team *team, int rank, uint64_t offset, size_t nbytes, char **address) noexcept nogil
+cdef Line *publish_places(Team *team, const Places *places, size_t nbytes) noexcept nogil
+cdef int learn_places(Team *team, size_t send_bytes, size_t recv_bytes, const void **send_at,
+                      const void **recv_at, size_t *lengths) noexcept nogil
+cdef int still_in_the_call(Team *team, int rank) noexcept nogil
+cdef int end_in_agreement(Team *team) noexcept nogil
+
+
+# What another rank published in a line that was acquired. Each word is read once: what is checked
+# (`find`) is what is used (DESIGN rule 10).
+cdef inline uint64_t read_place(const Line *line) noexcept nogil:
+    return load_relaxed(<const uint64_t *> line.payload)
+
+
+# Behind the place of a message: where it lies in its sender's private memory, or 0.
+cdef inline uint64_t read_address(const Line *line) noexcept nogil:
+    return load_relaxed(<const uint64_t *> line.payload + 1)
+
+
+cdef inline void read_places(const Line *line, Places *places) noexcept nogil:
+    places.send = load_relaxed(<const uint64_t *> line.payload)
+    places.recv = load_relaxed(<const uint64_t *> line.payload + 1)

@@ -1,0 +1,103 @@
+"""Where ranks keep their buffers: published by the owner, checked by who reads or writes there.
+
+An offset in the owner's heap, or STAGED: then its data go through its region as ever. Which of the
+two is the owner's business (DESIGN rule 3).
+"""
+
+from libc.string cimport memcpy
+
+from smcoll.barrier cimport barrier_all_read, publish_length, wait_line, wait_line_with_length
+from smcoll.base.atomics cimport fence_acquire, load_acquire, load_relaxed
+from smcoll.memory.heap cimport STAGED, heap_address, heap_offset
+from smcoll.segment cimport exchange_line, status_of
+from smcoll.sync.team cimport DONE, FAILED_DAMAGED, FAILED_POISONED, next_rank
+
+
+cdef uint64_t place_of(const Team *team, const void *address, size_t nbytes) noexcept nogil:
+    """What to publish for a buffer of this rank's."""
+    if team.heaps == NULL:
+        return STAGED
+    return heap_offset(&team.heaps[team.rank], address, nbytes)
+
+
+cdef int find(Team *team, int rank, uint64_t offset, size_t nbytes, char **address) noexcept nogil:
+    """The address here of what ``rank`` published: NULL where it is staged. DONE, or
+    FAILED_DAMAGED where it can't lie there."""
+    address[0] = NULL
+    if offset == STAGED:
+        return DONE
+    if team.heaps != NULL:
+        address[0] = heap_address(&team.heaps[rank], offset, nbytes)
+    if address[0] != NULL:
+        return DONE
+    team.awaited_rank = rank
+    return FAILED_DAMAGED
+
+
+cdef Line *publish_places(Team *team, const Places *places, size_t nbytes) noexcept nogil:
+    """Into the own slot of a new synchronising exchange; ``nbytes``: the length to publish."""
+    cdef Line *line
+    team.exchanges += 1
+    line = exchange_line(&team.layout, team.base, team.rank, <int> (team.exchanges & 1))
+    memcpy(line.payload, places, sizeof(Places))
+    publish_length(team, line, team.exchanges, nbytes)
+    return line
+
+
+cdef int learn_places(Team *team, size_t send_bytes, size_t recv_bytes, const void **send_at,
+                      const void **recv_at, size_t *lengths) noexcept nogil:
+    """What the others published in this exchange: their buffers' addresses here, NULL where staged.
+
+    ``recv_at``: NULL where only what ranks send is published. ``lengths``: NULL where all agree on
+    ``send_bytes``; else each rank's own length is put there, and bounds what it sends.
+    """
+    cdef Places places
+    cdef Line *line
+    cdef size_t nbytes = send_bytes
+    cdef int i, rank, status
+    for i in range(1, team.size):
+        rank = next_rank(team, i)
+        line = exchange_line(&team.layout, team.base, rank, <int> (team.exchanges & 1))
+        if lengths == NULL:
+            status = wait_line(team, line, team.exchanges, rank)
+        else:
+            status = wait_line_with_length(team, line, team.exchanges, rank)
+            # Read once: what is checked is what is used (DESIGN rule 10).
+            lengths[rank] = nbytes = load_relaxed(&line.nbytes)
+        if status != DONE:
+            return status
+        read_places(line, &places)
+        status = find(team, rank, places.send, nbytes, <char **> &send_at[rank])
+        if status == DONE and recv_at != NULL:
+            status = find(team, rank, places.recv, recv_bytes, <char **> &recv_at[rank])
+        if status != DONE:
+            return status
+    return DONE
+
+
+cdef int still_in_the_call(Team *team, int rank) noexcept nogil:
+    """After the last read of ``rank``'s array: DONE unless it gave up meanwhile.
+
+    A rank that fails in a call (a signal's exception, a timeout) returns without waiting for its
+    readers, and its program may change the array. It poisons its word before; so who has read
+    anything of that change sees the poison behind these reads.
+    """
+    fence_acquire()
+    if load_acquire(&status_of(&team.layout, team.base, rank).poison) == 0:
+        return DONE
+    team.awaited_rank = rank
+    return FAILED_POISONED
+
+
+cdef int end_in_agreement(Team *team) noexcept nogil:
+    """The exchange that proves that nobody uses another rank's arrays any more.
+
+    Nor that anybody read what a rank changed after it gave up: who has read such data sees the
+    poison behind them and does not post, so nobody passes. Looked at before posting, since once
+    all have posted the call is complete, and a rank may give the communicator up by right.
+    """
+    cdef int i, status = DONE
+    for i in range(1, team.size):
+        if status == DONE:
+            status = still_in_the_call(team, next_rank(team, i))
+    return barrier_all_read(team) if status == DONE else status

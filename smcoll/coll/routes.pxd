@@ -1,0 +1,26 @@
+from libc.stdint cimport int64_t, uint32_t
+
+cdef enum:
+    STAGED_ROUTE = 0           # through the chunks of the streams
+    KERNEL_ROUTE = 1           # read by the receivers in the sender's memory (cross_memory)
+    ROUTES = 2
+    BURST_CALLS = 8
+    ROUTE_CLASSES = 16         # sizes, by powers of two from SMALLEST_ROUTED on
+    SMALLEST_ROUTED = 262144   # bytes that a rank hands out
+
+
+# What a rank knows of the two routes for messages of one collective and size. Private to the rank.
+cdef struct RouteChoice:
+    int taken                  # the faster one
+    int tried                  # that of this burst
+    uint32_t calls             # of this burst so far
+    uint32_t bursts
+    uint32_t next_trial        # number of the burst that tries the other one
+    uint32_t verdicts          # how many trials there were
+    double ns[ROUTES]          # of one call; 0: not known
+    double sample[BURST_CALLS]  # of this burst, in ascending order
+
+
+cdef void begin_choice(RouteChoice *choice) noexcept nogil
+cdef void add_call(RouteChoice *choice, int64_t ns) noexcept nogil
+cdef int route_class(size_t nbytes) noexcept nogil

@@ -1,0 +1,73 @@
+"""How long messages go to their receivers: staged, or read through the kernel.
+
+Which is faster depends on the processor, on the kernel, on how far the cores are and on how many
+ranks copy at once: so it is measured. The sender says in a message's first cell where it lies, or
+sends it in chunks; receivers follow. So each rank may choose for itself, and takes the route by
+which its own calls took less time. Both have a burst of calls at the beginning, behind one that
+does not count, since memory is touched there for the first time; the slower one has another now and
+then, the rarer the slower it was.
+"""
+
+from libc.stdint cimport int64_t
+
+cdef enum:
+    FIRST_BETWEEN = 4          # bursts between the first trials,
+    FIRST_VERDICTS = 2
+    AT_LEAST_BETWEEN = 32      # and between later ones
+    AT_MOST_BETWEEN = 1000
+
+cdef double FASTER = 0.9       # a route replaces another that takes more than 1 / FASTER as long
+
+
+cdef int route_class(size_t nbytes) noexcept nogil:
+    cdef int number = 0
+    nbytes //= SMALLEST_ROUTED
+    while nbytes > 1 and number < ROUTE_CLASSES - 1:
+        nbytes //= 2
+        number += 1
+    return number
+
+
+cdef void begin_choice(RouteChoice *choice) noexcept nogil:
+    choice.taken = choice.tried = STAGED_ROUTE
+    choice.calls = choice.bursts = choice.next_trial = choice.verdicts = 0
+    choice.ns[0] = choice.ns[1] = 0
+
+
+cdef void add_call(RouteChoice *choice, int64_t ns) noexcept nogil:
+    """A call by the route ``tried`` has taken so long."""
+    cdef int at = <int> choice.calls
+    while at > 0 and choice.sample[at - 1] > ns:
+        choice.sample[at] = choice.sample[at - 1]
+        at -= 1
+    choice.sample[at] = ns
+    choice.calls += 1
+    if choice.calls == BURST_CALLS:
+        end_burst(choice)
+
+
+cdef void end_burst(RouteChoice *choice) noexcept nogil:
+    cdef double median = choice.sample[(BURST_CALLS - 1) // 2], excess
+    cdef bint was_trial = choice.tried != choice.taken
+    choice.calls = 0
+    choice.bursts += 1
+    if choice.bursts == 1:
+        return
+    if choice.ns[choice.tried] > 0 and not was_trial:
+        median = (choice.ns[choice.tried] + median) / 2
+    choice.ns[choice.tried] = median
+    if choice.ns[1 - choice.tried] == 0:
+        choice.tried = 1 - choice.tried
+        return
+    if was_trial:
+        if choice.ns[choice.tried] < FASTER * choice.ns[choice.taken]:
+            choice.taken = choice.tried
+        excess = max(0.0, choice.ns[1 - choice.taken] / choice.ns[choice.taken] - 1)
+        choice.verdicts += 1
+        choice.next_trial = choice.bursts + FIRST_BETWEEN
+        if choice.verdicts > FIRST_VERDICTS:
+            choice.next_trial = choice.bursts + AT_LEAST_BETWEEN + <int> min(
+                100 * excess, <double> AT_MOST_BETWEEN)
+    choice.tried = choice.taken
+    if choice.bursts >= choice.next_trial:
+        choice.tried = 1 - choice.taken

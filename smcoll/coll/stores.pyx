@@ -1,0 +1,321 @@
+"""Which stores a rank uses for what others will read: the kind that is cheapest here and now.
+
+What a line costs its writer and its readers depends on the processor, on the distance of the cores,
+and on the kind of the stores that wrote it. A store to a line that another core has read waits for
+that line; a string copy may take it without; a non-temporal store sends it to memory, from where
+the reader's prefetcher fetches it sooner than from the cache of a core far away. No kind is the
+best everywhere, and on virtual machines distances change within seconds.
+
+So it is measured. Every rank samples what its own stores cost it, and what reading for its user
+cost it by the kind of the stores before, which the writer tells in the section's line. (Who reads
+in order to pass on counts that as its own storing.) Readers publish their figures; a writer adds
+both and takes the cheapest kind. Nothing has to be agreed on: any kind gives the same bytes, and
+each is complete before the flag behind it is stored.
+
+Figures are kept apart by collective and by size (powers of two), since both change what else a copy
+has to wait for. A trial of another kind is some rounds through the ring of segments, of which one
+segment in eight takes part: first it is written with the kind in use, then with the other, and the
+lowest cost of each counts. The dearer a kind was, the rarer it is tried, so that a rank's trials
+cost less than 1 %; at once where the cost of reading has changed. When a trial begins, and with
+which kind, follows from how many sections the class has had. That is the same on all ranks that
+store alike: so they try at the same time, since all wait for the slowest, and who reads from all of
+them sees one kind.
+
+=================  ==============================  ==============================================
+word               stored by                       loaded by
+=================  ==============================  ==============================================
+``read_costs``     its owner, relaxed, now and     a writer, relaxed, behind a trial
+                   then behind a read
+kind in a line     the line's owner, relaxed,      readers, relaxed, behind the flag
+                   before its flag
+=================  ==============================  ==============================================
+
+Neither orders anything: a word that comes late, or of another section, is an old figure.
+"""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+from smcoll.base.atomics cimport load_relaxed, store_relaxed
+from smcoll.base.signature cimport COLLECTIVE_REDUCE, COLLECTIVES, collective_in
+from smcoll.kernels.kernels cimport (
+    STORES_KINDS, STORES_NON_TEMPORAL, STORES_ORDINARY, STORES_STRING, has_stores,
+)
+from smcoll.segment cimport STORE_CLASSES, read_costs
+from smcoll.sync.team cimport Team
+
+from smcoll.kernels.kernels import STORES_NAMES, stores_available
+
+cdef enum:
+    UNIT = 65536               # bytes that costs are given for
+    # Bytes between two samples in steady use. In powers of two it would always be the same section
+    # of a call.
+    SAMPLE_EVERY = 9 << 15
+    SAMPLED_ROUNDS = 3         # with each kind, and one between them
+    TRIAL_ROUNDS = 2 * SAMPLED_ROUNDS + 1
+    SHORTEST_PAUSE = 8         # rounds from one trial's begin to the next, a power of two,
+    LONGEST_PAUSE = 1 << 14    # as all are
+    ONE_SEGMENT_IN = 8
+    SETTLING_READS = 1         # of a kind that has come up anew: not sampled,
+    FRESH_READS = 16           # and up to here all are
+    READERS_ASKED = 8
+    COST_BITS = 21             # of each kind in a published word
+
+cdef double NS_A_LINE = 64.0 / UNIT
+cdef double BETTER = 0.85      # a kind that costs less than so much of what the one in use does ...
+cdef double CHANGED = 1.5      # ... and a change of its cost by which the next trials come at once
+cdef double OUTLIER = 2.0      # a sample counts at most so many times what was known
+cdef double TRIAL_SHARE = 0.005   # of all time is for what trials cost more
+
+
+cdef int class_number(size_t nbytes) noexcept nogil:
+    """By powers of two; -1 below the first."""
+    cdef int number = 0
+    if nbytes < SMALLEST_CHOICE:
+        return -1
+    nbytes //= SMALLEST_CHOICE
+    while nbytes > 1 and number < STORE_CLASSES - 1:
+        nbytes //= 2
+        number += 1
+    return number
+
+
+cdef StoreClass *store_class(Team *team, size_t nbytes) noexcept nogil:
+    """Of this rank's current call, for a vector or message of so many bytes. NULL: no choice."""
+    cdef int number = class_number(nbytes)
+    if team.stores.fixed >= 0 or number < 0 or team.size == 1:
+        return NULL
+    return &team.stores.classes[collective_in(team.signature) * STORE_CLASSES + number]
+
+
+# ---------------------------------------------------------------------- as a writer
+
+cdef void add_store_sample(StoreClass *chosen, int kind, int64_t ns, size_t nbytes) noexcept nogil:
+    """What one section cost: its stores, and reading them back where this rank itself does."""
+    cdef double cost = max(ns, <int64_t> 1) * <double> UNIT / nbytes
+    if nbytes < SMALLEST_SAMPLE:
+        return
+    # The lowest: who loses its core in the middle of a copy has another cost than that of stores.
+    if chosen.lowest[kind] == 0 or cost < chosen.lowest[kind]:
+        chosen.lowest[kind] = cost
+
+
+cdef double readers_cost(Team *team, const StoreClass *chosen, int kind) noexcept nogil:
+    """The mean of what readers have published, the first of those behind this rank; 0: none has."""
+    cdef size_t at = chosen - team.stores.classes
+    cdef double total = 0
+    cdef uint64_t cost
+    cdef int i, rank, found = 0
+    for i in range(1, team.size):
+        rank = (team.rank + i) % team.size
+        cost = load_relaxed(read_costs(&team.layout, team.base, rank) + at)
+        cost = cost >> (kind * COST_BITS) & ((1 << COST_BITS) - 1)
+        if cost != 0:
+            total += cost
+            found += 1
+            if found == READERS_ASKED:
+                break
+    return total / found if found > 0 else 0
+
+
+cdef int kind_on_trial(const StoreClass *chosen, uint64_t begin) noexcept nogil:
+    """In the trial that begins with this round: who was cheaper once, who is not known yet, else
+    one after the other. The kind in use where there is no other."""
+    cdef int i, kind, found = chosen.stores
+    if chosen.challenger >= 0:
+        return chosen.challenger
+    for i in range(STORES_KINDS):
+        kind = <int> ((begin // SHORTEST_PAUSE + i) % STORES_KINDS)
+        if kind == chosen.stores or not has_stores(kind):
+            continue
+        if chosen.cost[kind] == 0:
+            return kind
+        if found == chosen.stores:
+            found = kind
+    return found
+
+
+cdef bint find_costs(Team *team, StoreClass *chosen, int kind) noexcept nogil:
+    """Of the kind in use and of this one, to write and to read; False: there is more to see."""
+    cdef double reading = readers_cost(team, chosen, kind)
+    cdef double reading_used = readers_cost(team, chosen, chosen.stores)
+    if chosen.is_new or chosen.lowest[kind] == 0 or chosen.lowest[chosen.stores] == 0:
+        return False
+    chosen.written[kind] = chosen.lowest[kind]
+    chosen.written[chosen.stores] = chosen.lowest[chosen.stores]
+    if (reading == 0) != (reading_used == 0):
+        return False
+    chosen.cost[kind] = chosen.written[kind] + reading
+    chosen.cost[chosen.stores] = chosen.written[chosen.stores] + reading_used
+    return True
+
+
+cdef void plan_trial(StoreClass *chosen, uint64_t round) noexcept nogil:
+    """The next one: when, which kind, which segments. The dearer the kind, the later."""
+    cdef uint64_t pause = SHORTEST_PAUSE << min(chosen.failures, 10), hashed
+    cdef double excess
+    while True:
+        chosen.trial = (round // pause + 1) * pause
+        # Anywhere in the pause: else roots that take turns might always meet the same trials.
+        hashed = chosen.trial * <uint64_t> 0x9E3779B97F4A7C15
+        chosen.trial += (hashed >> 32) % pause
+        chosen.on_trial = kind_on_trial(chosen, chosen.trial)
+        if (chosen.challenger >= 0 or chosen.at_once > 0
+                or chosen.cost[chosen.on_trial] == 0):
+            break
+        excess = max(0.0, chosen.cost[chosen.on_trial] / chosen.cost[chosen.stores] - 1)
+        if (pause >= LONGEST_PAUSE or (SAMPLED_ROUNDS + 1) * excess
+                <= ONE_SEGMENT_IN * TRIAL_SHARE * <double> pause):
+            break
+        pause *= 2
+    chosen.turn = hashed >> 61
+    chosen.is_new = True
+    chosen.next_look = round + SHORTEST_PAUSE
+
+
+cdef bint has_changed(Team *team, const StoreClass *chosen) noexcept nogil:
+    """Whether reading what this rank stores costs another time than when it was last compared: the
+    cores are farther from each other now, say, or nearer."""
+    cdef double before = chosen.read_then, now = readers_cost(team, chosen, chosen.stores)
+    return before > 0 and now > 0 and (now > CHANGED * before or before > CHANGED * now)
+
+
+cdef void end_trial(Team *team, StoreClass *chosen, uint64_t round) noexcept nogil:
+    """Take the cheaper kind, and plan the next trial."""
+    cdef int kind = chosen.on_trial
+    cdef bint was_unknown = chosen.cost[kind] == 0
+    if not find_costs(team, chosen, kind):
+        chosen.failures += 1
+    else:
+        chosen.failures = 0
+        chosen.at_once -= chosen.at_once > 0
+        if chosen.cost[kind] >= BETTER * chosen.cost[chosen.stores]:
+            chosen.challenger = -1
+        elif was_unknown or chosen.challenger == kind:
+            chosen.stores = kind
+            chosen.challenger = -1
+        else:
+            # ... replaces it if it does so twice: the machine may have been disturbed.
+            chosen.challenger = kind
+        chosen.read_then = readers_cost(team, chosen, chosen.stores)
+    plan_trial(chosen, round)
+
+
+cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t ring,
+                       bint *sampled) noexcept nogil:
+    cdef uint64_t round = number // ring, done
+    cdef int kind
+    sampled[0] = False
+    if round < chosen.trial:
+        if round >= chosen.next_look:
+            chosen.next_look = round + SHORTEST_PAUSE
+            if chosen.at_once == 0 and has_changed(team, chosen):
+                chosen.at_once = STORES_KINDS - 1
+                plan_trial(chosen, round)
+        return chosen.stores
+    done = round - chosen.trial
+    if done >= TRIAL_ROUNDS:
+        end_trial(team, chosen, round)
+        return chosen.stores
+    if number % ring % ONE_SEGMENT_IN != chosen.turn % ring:
+        return chosen.stores
+    if chosen.is_new:
+        # What was written before and is closed only now does not count.
+        for kind in range(STORES_KINDS):
+            chosen.lowest[kind] = 0
+        chosen.is_new = False
+    sampled[0] = done != SAMPLED_ROUNDS
+    return chosen.stores if done < SAMPLED_ROUNDS else chosen.on_trial
+
+
+# ---------------------------------------------------------------------- as a reader
+
+cdef bint samples_read(StoreClass *chosen, int kind, size_t nbytes) noexcept nogil:
+    chosen.all_reads += 1
+    if chosen.all_reads - chosen.last_read[kind] > chosen.forgotten:
+        chosen.reads[kind] = 0
+    chosen.last_read[kind] = chosen.all_reads
+    chosen.reads[kind] += 1
+    if chosen.reads[kind] <= FRESH_READS:
+        return chosen.reads[kind] > SETTLING_READS
+    chosen.unread[kind] += nbytes
+    if chosen.unread[kind] < SAMPLE_EVERY:
+        return False
+    chosen.unread[kind] = 0
+    return True
+
+
+cdef void add_read_sample(StoreClass *chosen, int kind, int64_t ns, size_t nbytes) noexcept nogil:
+    cdef double known = chosen.read[kind], cost = ns * <double> UNIT / nbytes
+    cdef uint64_t published = 0, most = (1 << COST_BITS) - 1
+    cdef int i
+    if known > 0:
+        cost = (known + min(cost, OUTLIER * known)) / 2
+    chosen.read[kind] = cost
+    for i in range(STORES_KINDS):
+        published |= min(<uint64_t> chosen.read[i], most) << (i * COST_BITS)
+    store_relaxed(chosen.shared, published)
+
+
+# ---------------------------------------------------------------------- set-up and report
+
+cdef int init_stores(Team *team, int fixed, bint far) except -1:
+    """The choices of a rank whose layout and base are known. ``far``: other ranks are known to lie
+    in other parts of the hardware."""
+    cdef int i, kinds = 0, first
+    cdef StoreClass *chosen
+    for i in range(STORES_KINDS):
+        kinds += has_stores(i)
+    team.stores.fixed = fixed if kinds > 1 else 0
+    team.stores.classes = <StoreClass *> calloc(COLLECTIVES * STORE_CLASSES, sizeof(StoreClass))
+    if team.stores.classes == NULL:
+        raise MemoryError()
+    first = STORES_NON_TEMPORAL if far else STORES_STRING
+    if not has_stores(first):
+        first = STORES_ORDINARY
+    for i in range(COLLECTIVES * STORE_CLASSES):
+        chosen = &team.stores.classes[i]
+        chosen.stores = first
+        if i // STORE_CLASSES == COLLECTIVE_REDUCE and chosen.stores == STORES_STRING:
+            # Reduced straight into the region, without a copy on the way.
+            chosen.stores = STORES_ORDINARY
+        chosen.challenger = -1
+        plan_trial(chosen, 0)
+        # More than all ranks' sections between two rounds of a trial.
+        chosen.forgotten = 64 * team.size
+        chosen.shared = read_costs(&team.layout, team.base, team.rank) + i
+    return 0
+
+
+cdef void free_stores(Team *team) noexcept:
+    free(team.stores.classes)
+    team.stores.classes = NULL
+
+
+def stores_number(name):
+    """Of ``Config.stores``: the kind, -1 for auto. OSError where this processor has no such."""
+    if name == "auto":
+        return -1
+    if name not in stores_available():
+        raise OSError(f"this processor has no {name} stores (Config.stores)")
+    return STORES_NAMES.index(name)
+
+
+cdef describe_stores(Team *team, int collective, size_t nbytes):
+    """For ``explain``: (the kind in use, why)."""
+    cdef StoreClass *chosen
+    cdef int number = class_number(nbytes), kind
+    if team.stores.fixed >= 0:
+        return STORES_NAMES[team.stores.fixed], (
+            "set by Config(stores=...) or SMCOLL_STORES" if len(stores_available()) > 1 else
+            "this processor has no other")
+    if number < 0 or team.size == 1:
+        return STORES_NAMES[0], "too short for a choice"
+    chosen = &team.stores.classes[collective * STORE_CLASSES + number]
+    if chosen.cost[chosen.stores] == 0:
+        return STORES_NAMES[chosen.stores], "to begin with; nothing is measured yet"
+    figures = ", ".join(
+        f"{name} {NS_A_LINE * chosen.written[kind]:.1f} + "
+        f"{NS_A_LINE * readers_cost(team, chosen, kind):.1f}"
+        for kind, name in enumerate(STORES_NAMES) if has_stores(kind))
+    return STORES_NAMES[chosen.stores], f"ns a line to write + to read: {figures}"

@@ -1,0 +1,52 @@
+from libc.stdint cimport uint64_t
+
+from smcoll.datatype.cursor cimport Cursor
+from smcoll.sync.team cimport StoreClass, Team
+
+cdef enum:
+    NEEDS_MEMORY = 2           # a step's answer: Exchange.unplaced has no room for its message yet
+
+
+# Where this rank stands in its streams: functions of the messages sent and received.
+cdef struct Stream:
+    uint64_t sent              # cells to this rank so far
+    uint64_t credit            # of these it has read so many, as we last saw
+    uint64_t received          # cells from this rank that we have read
+
+
+# One message to or from another rank.
+cdef struct Transfer:
+    int peer
+    Cursor cursor              # where the user's bytes are
+    size_t nbytes              # outgoing: the message; incoming: known from its first cell on
+    size_t room                # incoming: bytes that fit the user's memory
+    size_t done
+    bint begun, finished
+    uint64_t place             # where it lies in its sender's heap, or STAGED
+    uint64_t address           # where in its sender's private memory it may be read, or 0
+    uint64_t cell              # outgoing, read in place: the cell whose credit says that it was
+    StoreClass *chosen         # the choice of stores for messages of this length; NULL: none
+    bint grows                 # incoming: ask for memory when the length is known
+    const Transfer *behind     # incoming, in place: may only overwrite what this one has sent
+
+
+# All messages of one call at one rank. Resumable.
+cdef struct Exchange:
+    Team *team
+    Stream *streams            # one per rank
+    Transfer *outgoing
+    Transfer *incoming
+    int sends, receives        # how many of each
+    size_t direct_from         # messages of so many bytes are read in their sender's heap
+    bint may_be_read           # what is sent, in private memory, through the kernel
+    Cursor *own                # this rank's message to itself, and its place; or NULL
+    Cursor *own_place
+    int unfinished
+    Transfer *unplaced
+    int truncated              # messages that were longer than the room for them
+
+
+cdef void init_streams(Team *team, Stream *streams, uint64_t start) noexcept nogil
+cdef void begin_exchange(Exchange *exchange) noexcept nogil
+cdef int advance_exchange(Exchange *exchange) noexcept nogil
+cdef int complete_exchange(Exchange *exchange) noexcept nogil

@@ -1,0 +1,377 @@
+"""Messages between pairs of ranks: Gather(v), Scatter(v) and Alltoall(v, w) are made of them.
+
+How long a message is only its sender knows for sure (DESIGN rule 3), so nothing here is agreed
+between ranks but which pairs have a message in this call. From every rank to every other leads a
+stream: a ring of cells, each a flag line whose payload holds a short message, with a chunk of
+memory behind it for the pieces of a long one. The first cell of a message says how long it is.
+
+Shared words and their pairing, for the stream from rank s to rank d:
+
+=================  ==============================  ==============================================
+word               stored by                       loaded by
+=================  ==============================  ==============================================
+``Line.flag``      s, release, after the cell or   d, acquire, before it reads them
+                   chunk and the rest of the line
+credit word        d, release, after it has read   s, acquire, before it writes cell ``n``: d has
+                   cells up to that number         read cell ``n - cells``, the last one there
+refusal word       d, before that credit           s, after it
+=================  ==============================  ==============================================
+
+A long message that lies in its sender's shared heap (``docs/heap.md``) is one cell with its offset:
+the receiver reads it where it is, and gives credit at once, for which the sender waits. So is one
+in private memory that receivers may read through the kernel (``cross_memory``; ``may_be_read``). A
+receiver that can't read it there (the kernel refuses, its own data have holes, or what they would
+overwrite has to be sent first) says so beside the credit, in ``refusal_word``, and the message
+follows in chunks.
+
+Cells are counted from the communicator's start and never reset. A message of no bytes has a cell
+too. Why nothing deadlocks: a rank moves all its messages, in both directions, as far as they go,
+and waits for any of them to move; a sender without credit has filled the ring for a receiver whose
+call has the same message, and which therefore reads it.
+"""
+
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcpy
+
+from smcoll.barrier cimport publish_length, same_kind_of_call
+from smcoll.base.atomics cimport (
+    load_acquire, load_relaxed, monotonic_ns, store_relaxed, store_release,
+)
+from smcoll.coll.places cimport find, place_of, read_address, read_place, still_in_the_call
+from smcoll.coll.stores cimport (
+    UNKNOWN_STORES, add_store_sample, end_reading, next_stores, start_reading, store_class,
+    tell_stores, told_stores,
+)
+from smcoll.datatype.cursor cimport copy_message, pack_next, unpack_next
+from smcoll.kernels.kernels cimport STORES_ORDINARY
+from smcoll.memory.cross_memory cimport read_memory
+from smcoll.memory.heap cimport STAGED
+from smcoll.segment cimport Layout, Line, credit_word, refusal_word, stream_chunk, stream_line
+from smcoll.sync.team cimport AGAIN, DONE, FAILED_MISMATCH, FAILED_POISONED, Team
+from smcoll.sync.waiting cimport reached, wait_until
+
+
+cdef void init_streams(Team *team, Stream *streams, uint64_t start) noexcept nogil:
+    """Start all streams of this rank at ``start``, before any peer may read them."""
+    cdef Layout *layout = &team.layout
+    cdef int other, cell
+    for other in range(team.size):
+        streams[other].sent = streams[other].received = streams[other].credit = start
+        if other == team.rank:
+            continue
+        store_relaxed(refusal_word(layout, team.base, team.rank, other), start)
+        store_release(credit_word(layout, team.base, team.rank, other), start)
+        for cell in range(layout.stream_cells):
+            store_release(&stream_line(layout, team.base, team.rank, other,
+                                       <uint64_t> cell).flag, start)
+
+
+cdef void begin_exchange(Exchange *exchange) noexcept nogil:
+    """Nothing has moved yet. The caller has filled in peers, cursors, lengths and rooms."""
+    cdef int i
+    for i in range(exchange.sends):
+        exchange.outgoing[i].done = 0
+        exchange.outgoing[i].begun = exchange.outgoing[i].finished = False
+        exchange.outgoing[i].place = place_for(exchange, &exchange.outgoing[i])
+        exchange.outgoing[i].address = address_for(exchange, &exchange.outgoing[i])
+        exchange.outgoing[i].chosen = NULL
+        if exchange.outgoing[i].cursor.runs == NULL:
+            # (Run by run other stores are used.)
+            exchange.outgoing[i].chosen = store_class(exchange.team, exchange.outgoing[i].nbytes)
+    for i in range(exchange.receives):
+        exchange.incoming[i].done = exchange.incoming[i].nbytes = 0
+        exchange.incoming[i].begun = exchange.incoming[i].finished = False
+        exchange.incoming[i].place = STAGED
+        exchange.incoming[i].address = 0
+        exchange.incoming[i].chosen = NULL
+        if exchange.incoming[i].behind != NULL:
+            # In place: what arrives overwrites it.
+            (<Transfer *> exchange.incoming[i].behind).place = STAGED
+            (<Transfer *> exchange.incoming[i].behind).address = 0
+    exchange.unfinished = exchange.sends + exchange.receives
+    exchange.unplaced = NULL
+    exchange.truncated = 0
+
+
+cdef uint64_t place_for(Exchange *exchange, Transfer *message) noexcept nogil:
+    """Short messages are staged wherever they lie: a copy is less than the wait for its reader."""
+    if (message.cursor.runs != NULL or message.nbytes < exchange.direct_from
+            or in_cell(exchange.team, message.nbytes)):
+        return STAGED
+    return place_of(exchange.team, message.cursor.address, message.nbytes)
+
+
+cdef uint64_t address_for(Exchange *exchange, Transfer *message) noexcept nogil:
+    if (not exchange.may_be_read or message.place != STAGED or message.cursor.runs != NULL
+            or message.nbytes <= exchange.team.layout.stream_chunk):
+        return 0
+    return <uint64_t> <void *> message.cursor.address
+
+
+cdef inline bint in_cell(const Team *team, size_t nbytes) noexcept nogil:
+    return nbytes <= team.layout.stream_inline
+
+
+# Of a message with `left` bytes to go, what the next cell carries.
+cdef inline size_t piece_of(const Team *team, size_t left) noexcept nogil:
+    return min(left, team.layout.stream_chunk)
+
+
+cdef bint may_write(Exchange *exchange, int peer) noexcept nogil:
+    """Has ``peer`` read what lies in the next cell to it?"""
+    cdef Stream *stream = &exchange.streams[peer]
+    cdef Team *team = exchange.team
+    cdef uint64_t needed = stream.sent + 1 - <uint64_t> team.layout.stream_cells
+    if <long long> (stream.credit - needed) >= 0:
+        return True
+    stream.credit = load_acquire(credit_word(&team.layout, team.base, peer, team.rank))
+    return <long long> (stream.credit - needed) >= 0
+
+
+# Has the receiver read the message that we published in place?
+cdef bint was_read(Exchange *exchange, Transfer *message) noexcept nogil:
+    cdef Stream *stream = &exchange.streams[message.peer]
+    cdef Team *team = exchange.team
+    stream.credit = load_acquire(credit_word(&team.layout, team.base, message.peer, team.rank))
+    return <long long> (stream.credit - message.cell) >= 0
+
+
+# Does the receiver want it in chunks? (Once it was_read.)
+cdef inline bint was_refused(Exchange *exchange, Transfer *message) noexcept nogil:
+    cdef Team *team = exchange.team
+    return message.address != 0 and message.cell == load_relaxed(
+        refusal_word(&team.layout, team.base, message.peer, team.rank))
+
+
+cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
+    """Fill cells as long as there are free ones."""
+    cdef Team *team = exchange.team
+    cdef Stream *stream = &exchange.streams[message.peer]
+    cdef Line *line
+    cdef char *place
+    cdef size_t piece
+    cdef int stores = STORES_ORDINARY
+    cdef bint sampled = False
+    cdef int64_t began = 0
+    cdef uint64_t number = 0
+    if message.begun:
+        if not was_read(exchange, message):
+            return AGAIN
+        if not was_refused(exchange, message):
+            return DONE
+        message.begun = False
+        message.address = 0
+    while may_write(exchange, message.peer):
+        line = stream_line(&team.layout, team.base, team.rank, message.peer, stream.sent + 1)
+        if in_cell(team, message.nbytes):
+            place = line.payload
+            piece = message.nbytes
+        else:
+            # Where it lies; the receiver asks the first cell only.
+            memcpy(line.payload, &message.place, sizeof(uint64_t))
+            memcpy(line.payload + sizeof(uint64_t), &message.address, sizeof(uint64_t))
+            place = stream_chunk(&team.layout, team.base, team.rank, message.peer,
+                                 stream.sent + 1, message.nbytes)
+            piece = piece_of(team, message.nbytes - message.done)
+        if message.place != STAGED or message.address != 0:
+            stream.sent += 1
+            message.cell = stream.sent
+            message.begun = True
+            publish_length(team, line, stream.sent, message.nbytes)
+            return AGAIN
+        if place != line.payload:
+            if message.chosen != NULL:
+                number = message.chosen.sections
+                message.chosen.sections += 1
+            stores = next_stores(team, message.chosen, number, team.layout.stream_cells, &sampled)
+            tell_stores(line, stores)
+        if sampled:
+            began = monotonic_ns()
+        pack_next(&message.cursor, place, piece, stores)
+        if sampled:
+            add_store_sample(message.chosen, stores, monotonic_ns() - began, piece)
+        stream.sent += 1
+        publish_length(team, line, stream.sent, message.nbytes)
+        message.done += piece
+        if message.done == message.nbytes:
+            return DONE
+    return AGAIN
+
+
+cdef inline void give_credit(Team *team, Stream *stream, int peer) noexcept nogil:
+    # Half a ring at a time: each store costs the sender a cache miss.
+    if stream.received % <uint64_t> (team.layout.stream_cells // 2) == 0:
+        store_release(credit_word(&team.layout, team.base, team.rank, peer), stream.received)
+
+
+cdef int read_through_kernel(Team *team, Transfer *message, size_t wanted) noexcept nogil:
+    """DONE, AGAIN where it can't be read, or FAILED_POISONED."""
+    if (team.processes == NULL or message.cursor.runs != NULL or message.behind != NULL
+            or not read_memory(&team.processes[message.peer], message.address,
+                               message.cursor.address, wanted)):
+        return AGAIN
+    team.direct_bytes += wanted
+    return still_in_the_call(team, message.peer)
+
+
+cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
+    """Empty cells as long as there are full ones."""
+    cdef Team *team = exchange.team
+    cdef Stream *stream = &exchange.streams[message.peer]
+    cdef Line *line
+    cdef size_t piece, wanted
+    cdef const char *place
+    cdef char *lies_at
+    cdef int64_t began
+    cdef int kind, status
+    while True:
+        line = stream_line(&team.layout, team.base, message.peer, team.rank, stream.received + 1)
+        if not reached(&line.flag, stream.received + 1):
+            return AGAIN
+        if not same_kind_of_call(team, line):
+            team.awaited_rank = message.peer
+            return FAILED_MISMATCH
+        if not message.begun:
+            message.begun = True
+            # Read once: what is checked here and what is used below are one value (DESIGN rule 10).
+            message.nbytes = load_relaxed(&line.nbytes)
+            message.place = STAGED
+            if message.cursor.runs == NULL:
+                message.chosen = store_class(team, message.nbytes)
+            if not in_cell(team, message.nbytes):
+                message.place = read_place(line)
+                message.address = read_address(line)
+            if message.nbytes > message.room:
+                if not message.grows:
+                    exchange.truncated += 1
+                else:
+                    exchange.unplaced = message
+                    return NEEDS_MEMORY
+        if message.address != 0:
+            status = read_through_kernel(team, message, min(message.nbytes, message.room))
+            if status == FAILED_POISONED:
+                return status
+            stream.received += 1
+            if status == AGAIN:
+                store_relaxed(refusal_word(&team.layout, team.base, team.rank, message.peer),
+                              stream.received)
+            message.address = 0
+            store_release(credit_word(&team.layout, team.base, team.rank, message.peer),
+                          stream.received)
+            if status == AGAIN:
+                continue
+            message.done = message.nbytes
+            message.finished = True
+            return DONE
+        if in_cell(team, message.nbytes):
+            place = line.payload
+            piece = message.nbytes
+        elif message.place != STAGED:
+            status = find(team, message.peer, message.place, message.nbytes, &lies_at)
+            if status != DONE:
+                return status
+            place = lies_at
+            piece = message.nbytes
+        else:
+            place = stream_chunk(&team.layout, team.base, message.peer, team.rank,
+                                 stream.received + 1, message.nbytes)
+            piece = piece_of(team, message.nbytes - message.done)
+        if message.behind != NULL and message.behind.done < min(message.done + piece,
+                                                                message.behind.nbytes):
+            return AGAIN
+        # What does not fit is read all the same: the stream goes on with the next message.
+        wanted = 0
+        if message.done < message.room:
+            wanted = min(piece, message.room - message.done)
+        kind = UNKNOWN_STORES
+        if message.place == STAGED and place != line.payload:
+            kind = told_stores(line)
+        began = start_reading(message.chosen, kind, wanted)
+        unpack_next(&message.cursor, place, wanted)
+        end_reading(message.chosen, kind, began, wanted)
+        message.done += piece
+        stream.received += 1
+        if message.place != STAGED:
+            status = still_in_the_call(team, message.peer)
+            if status != DONE:
+                return status
+            team.direct_bytes += wanted
+            store_release(credit_word(&team.layout, team.base, team.rank, message.peer),
+                          stream.received)
+        else:
+            give_credit(team, stream, message.peer)
+        if message.done == message.nbytes:
+            message.finished = True
+            return DONE
+
+
+cdef int advance_exchange(Exchange *exchange) noexcept nogil:
+    """Move every message as far as it goes: DONE, AGAIN, NEEDS_MEMORY or a FAILED code."""
+    cdef Transfer *message
+    cdef int i, status
+    for i in range(exchange.sends):
+        message = &exchange.outgoing[i]
+        if not message.finished and send_more(exchange, message) == DONE:
+            message.finished = True
+            exchange.unfinished -= 1
+    for i in range(exchange.receives):
+        message = &exchange.incoming[i]
+        if not message.finished:
+            status = receive_more(exchange, message)
+            if status == DONE:
+                exchange.unfinished -= 1
+            elif status != AGAIN:
+                return status
+    if exchange.unfinished == 0:
+        return DONE
+    return AGAIN
+
+
+cdef bint something_moves(void *context) noexcept nogil:
+    """Whether any message can go on; the team's awaited rank is the first that can't."""
+    cdef Exchange *exchange = <Exchange *> context
+    cdef Team *team = exchange.team
+    cdef Transfer *message
+    cdef Stream *stream
+    cdef Line *line
+    cdef int i, awaited = -1
+    for i in range(exchange.receives):
+        message = &exchange.incoming[i]
+        if message.finished:
+            continue
+        stream = &exchange.streams[message.peer]
+        # In place, a full cell may have to wait until our own message is out of its way; that one
+        # is unfinished then and counts below.
+        line = stream_line(&team.layout, team.base, message.peer, team.rank, stream.received + 1)
+        if reached(&line.flag, stream.received + 1) and (
+                message.behind == NULL or message.behind.finished
+                or message.behind.done > message.done and message.place == STAGED):
+            return True
+        if awaited < 0:
+            awaited = message.peer
+    for i in range(exchange.sends):
+        message = &exchange.outgoing[i]
+        if message.finished:
+            continue
+        if was_read(exchange, message) if message.begun else may_write(exchange, message.peer):
+            return True
+        if awaited < 0:
+            awaited = message.peer
+    team.awaited_rank = awaited
+    return False
+
+
+cdef int complete_exchange(Exchange *exchange) noexcept nogil:
+    """The blocking form: wait for whatever moves next, until all messages are through."""
+    cdef int status = advance_exchange(exchange)
+    if exchange.own != NULL:
+        # Now that the others have something to read.
+        copy_message(exchange.own, exchange.own_place,
+                     min(exchange.own.nbytes, exchange.own_place.nbytes))
+        exchange.truncated += exchange.own.nbytes > exchange.own_place.nbytes
+        exchange.own = NULL
+    while status == AGAIN:
+        status = wait_until(exchange.team, something_moves, exchange)
+        if status == DONE:
+            status = advance_exchange(exchange)
+    return status

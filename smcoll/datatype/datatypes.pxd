@@ -1,0 +1,11 @@
+from smcoll.datatype.cursor cimport Runs
+
+
+cdef class Typemap:
+    cdef Runs runs
+    cdef object offsets, lengths   # numpy arrays that hold the memory
+
+    cdef bint contiguous(self)
+
+
+cdef Typemap typemap_of(datatype)

@@ -1,3 +1,0 @@
-from .domains import Domains
-
-def source(domains: Domains, rank: int, step: int) -> int | None: ...

@@ -1,0 +1,333 @@
+"""Messages between single ranks over several nodes: Gather, Scatter and Alltoall are made of them.
+
+All short messages from one node to another travel in one bundle: the ranks of a node bring theirs
+to the one of them that sends the bundle, and who receives it hands them out. A long message goes
+straight from rank to rank; the bundle says so, and how long it is, since only its sender knows.
+Messages inside a node go through its streams, while the bundles are on their way.
+
+A bundle is a series of items: source, destination, length, and the bytes of a short message.
+"""
+
+from libc.stdint cimport int64_t
+from libc.stdlib cimport free, malloc
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+
+from smcoll.base.signature cimport (
+    COLLECTIVE_GATHER, COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_SCATTER, COLLECTIVE_SCATTER,
+)
+from smcoll.coll.streams cimport Transfer
+from smcoll.datatype.cursor cimport pack_next, start_cursor, unpack_next
+from smcoll.internode.network cimport Network, Parcel
+from smcoll.internode.span cimport Span
+
+
+cdef struct Item:
+    int64_t source, destination
+    int64_t nbytes
+    int64_t direct             # the message itself does not follow: it comes from its source
+
+
+cdef class Routes:
+    """Who sends the bundle from one node to another, and who receives it: known to all alike."""
+
+    cdef list members
+    cdef object place
+    cdef int root
+    cdef bint gathers, scatters
+
+    def __cinit__(self, Span span, int collective, int root):
+        self.members = span.members
+        self.place = span.place
+        self.root = root
+        self.gathers = collective in (COLLECTIVE_GATHER, COLLECTIVE_OBJECT_GATHER)
+        self.scatters = collective in (COLLECTIVE_SCATTER, COLLECTIVE_OBJECT_SCATTER)
+
+    cdef bint exists(self, int source, int destination):
+        """Whether there is a bundle between these nodes."""
+        if source == destination:
+            return False
+        if self.gathers:
+            return <int> self.place.node_of[self.root] == destination
+        if self.scatters:
+            return <int> self.place.node_of[self.root] == source
+        return True
+
+    cdef int sender(self, int source, int destination):
+        """In an all-to-all exchange the bundles are dealt out to the ranks of both nodes."""
+        if self.scatters:
+            return self.root
+        members = self.members[source]
+        return members[0 if self.gathers else destination % len(members)]
+
+    cdef int receiver(self, int source, int destination):
+        if self.gathers:
+            return self.root
+        members = self.members[destination]
+        return members[0 if self.scatters else source % len(members)]
+
+
+cdef class _Call:
+    """One exchange at one rank."""
+
+    cdef Span span
+    cdef Routes routes
+    cdef Transfer *outgoing
+    cdef Transfer *incoming
+    cdef int sends, receives
+    cdef list grown
+    cdef list sent                 # parcels of this rank's messages and bundles
+    cdef dict places               # rank -> number of its message in `incoming`
+    cdef list expected             # (parcel, rank) of long messages that come straight
+    cdef int truncated
+
+    # ------------------------------------------------------------------ from this rank
+
+    cdef list own_items(self):
+        """For each node, the items of this rank's messages to it. Long messages set out at once."""
+        cdef Transfer *message
+        cdef Item item
+        cdef int i
+        cdef bytes memory
+        cdef list items = [[] for _ in range(self.span.nodes)]
+        for i in range(self.sends):
+            message = &self.outgoing[i]
+            node = self.span.node_of[message.peer]
+            if node == self.span.mine:
+                continue
+            item.source = self.span.rank
+            item.destination = message.peer
+            item.nbytes = message.nbytes
+            item.direct = message.nbytes > self.span.bundle_size
+            items[node].append((<char *> &item)[:sizeof(Item)])
+            # A copy, since in place what arrives is written over what is sent.
+            memory = PyBytes_FromStringAndSize(NULL, message.nbytes)
+            pack_next(&message.cursor, PyBytes_AS_STRING(memory), message.nbytes)
+            if item.direct:
+                self.sent.append(self.span.network.send_directly(
+                    message.peer, PyBytes_AS_STRING(memory), message.nbytes, memory))
+            else:
+                items[node].append(memory)
+        return items
+
+    # ------------------------------------------------------------------ inside the node
+
+    cdef list local_exchange(self, dict packets, list sources):
+        """Send each packet to a local rank of this node; one packet from each of ``sources``."""
+        cdef Transfer *outgoing = <Transfer *> malloc((len(packets) + 1) * sizeof(Transfer))
+        cdef Transfer *incoming = <Transfer *> malloc((len(sources) + 1) * sizeof(Transfer))
+        cdef list grown = [None] * self.span.locals
+        cdef bytes packet
+        cdef int i = 0, j = 0
+        if outgoing == NULL or incoming == NULL:
+            free(outgoing)
+            free(incoming)
+            raise MemoryError
+        try:
+            for local, packet in packets.items():
+                outgoing[i].peer = local
+                outgoing[i].nbytes = PyBytes_GET_SIZE(packet)
+                outgoing[i].behind = NULL
+                start_cursor(&outgoing[i].cursor, PyBytes_AS_STRING(packet), NULL,
+                             outgoing[i].nbytes)
+                i += 1
+            for local in sources:
+                incoming[j].peer = local
+                incoming[j].room = 0
+                incoming[j].grows = True
+                incoming[j].behind = NULL
+                start_cursor(&incoming[j].cursor, NULL, NULL, 0)
+                j += 1
+            self.span.exchange(outgoing, i, incoming, j, grown)
+        finally:
+            free(outgoing)
+            free(incoming)
+        return [grown[local] for local in sources]
+
+    cdef list bundles(self):
+        """(node, bundle) of what this rank sends to other nodes, its neighbours' included."""
+        cdef Span span = self.span
+        cdef list items = self.own_items(), result = []
+        cdef dict packets = {}
+        cdef int node, sender
+        mine = [node for node in range(span.nodes) if self.routes.exists(span.mine, node)]
+        senders = {node: self.routes.sender(span.mine, node) for node in mine}
+        if self.routes.scatters:
+            return [(node, b"".join(items[node])) for node in mine if span.rank == self.routes.root]
+        for node in mine:
+            sender = senders[node]
+            if sender != span.rank:
+                local = span.local_of[sender]
+                packets[local] = packets.get(local, b"") + b"".join(items[node])
+        carries = span.rank in senders.values()
+        arrived = []
+        if packets or carries:
+            arrived = self.local_exchange(
+                packets, [local for local in range(span.locals) if local != span.local]
+                if carries else [])
+        for packet in arrived:
+            for destination, item in items_of(packet):
+                items[span.node_of[destination]].append(item)
+        for node in mine:
+            if senders[node] == span.rank:
+                result.append((node, b"".join(items[node])))
+        return result
+
+    cdef int exchange_in_node(self) except -1:
+        """The messages between ranks of this node, from and to where the user has them."""
+        cdef Transfer *outgoing = <Transfer *> malloc((self.sends + 1) * sizeof(Transfer))
+        cdef Transfer *incoming = <Transfer *> malloc((self.receives + 1) * sizeof(Transfer))
+        cdef list grown = [None] * self.span.locals
+        cdef int i, sends = 0, receives = 0
+        cdef dict sent_to = {}
+        if outgoing == NULL or incoming == NULL:
+            free(outgoing)
+            free(incoming)
+            raise MemoryError
+        try:
+            for i in range(self.sends):
+                if self.is_local(self.outgoing[i].peer):
+                    outgoing[sends] = self.outgoing[i]
+                    outgoing[sends].peer = self.span.local_of[self.outgoing[i].peer]
+                    sent_to[outgoing[sends].peer] = sends
+                    sends += 1
+            for i in range(self.receives):
+                if self.is_local(self.incoming[i].peer):
+                    incoming[receives] = self.incoming[i]
+                    incoming[receives].peer = self.span.local_of[self.incoming[i].peer]
+                    if incoming[receives].behind != NULL:
+                        incoming[receives].behind = &outgoing[
+                            <int> sent_to[incoming[receives].peer]]
+                    receives += 1
+            self.truncated += self.span.exchange(outgoing, sends, incoming, receives, grown)
+            for i in range(receives):
+                if incoming[i].grows:
+                    local = incoming[i].peer
+                    self.grown[self.span.members[self.span.mine][local]] = grown[local]
+        finally:
+            free(outgoing)
+            free(incoming)
+        return 0
+
+    cdef bint is_local(self, int rank):
+        return <int> self.span.node_of[rank] == self.span.mine
+
+    # ------------------------------------------------------------------ to this rank
+
+    cdef int hand_out(self, list bundles) except -1:
+        """What arrived in this node goes to the ranks that it is for; this rank's is taken in."""
+        cdef Span span = self.span
+        cdef dict packets = {}
+        cdef list sources
+        receivers = {self.routes.receiver(node, span.mine) for node in range(span.nodes)
+                     if self.routes.exists(node, span.mine)}
+        if not receivers:
+            return 0
+        mine = b""
+        if span.rank in receivers:
+            if not self.routes.gathers:
+                packets = {local: b"" for local in range(span.locals) if local != span.local}
+            for bundle in bundles:
+                for destination, item in items_of(bundle):
+                    if destination == span.rank:
+                        mine += item
+                    else:
+                        packets[span.local_of[destination]] += item
+        self.take_in(mine)
+        if self.routes.gathers:
+            return 0
+        sources = sorted(span.local_of[rank] for rank in receivers if rank != span.rank)
+        for packet in self.local_exchange(packets, sources):
+            self.take_in(packet)
+        return 0
+
+    cdef int take_in(self, bytes packet) except -1:
+        """Messages for this rank: short ones are here, long ones are expected now."""
+        cdef const char *at = PyBytes_AS_STRING(packet)
+        cdef const char *end = at + PyBytes_GET_SIZE(packet)
+        cdef Item *item
+        cdef Transfer *message
+        cdef bytes memory
+        cdef char *place
+        while at < end:
+            item = <Item *> at
+            at += sizeof(Item)
+            message = &self.incoming[<int> self.places[item.source]]
+            if item.direct:
+                memory = PyBytes_FromStringAndSize(NULL, item.nbytes)
+                place = PyBytes_AS_STRING(memory)
+                self.expected.append((self.span.network.receive_directly(
+                    item.source, place, item.nbytes, memory), memory, item.source))
+                continue
+            if message.grows:
+                self.grown[item.source] = at[:item.nbytes]
+            else:
+                self.lay_out(message, at, item.nbytes)
+            at += item.nbytes
+        return 0
+
+    cdef void lay_out(self, Transfer *message, const char *data, size_t nbytes):
+        if nbytes > message.room:
+            self.truncated += 1
+            nbytes = message.room
+        unpack_next(&message.cursor, data, nbytes)
+
+    cdef int take_in_long_ones(self) except -1:
+        cdef Transfer *message
+        cdef bytes memory
+        for parcel, memory, source in self.expected:
+            self.span.network.complete([parcel])
+            message = &self.incoming[<int> self.places[source]]
+            if message.grows:
+                self.grown[source] = memory
+            else:
+                self.lay_out(message, PyBytes_AS_STRING(memory), PyBytes_GET_SIZE(memory))
+        return 0
+
+
+cdef list items_of(bytes packet):
+    """(destination, item with its bytes) of a packet."""
+    cdef const char *begin = PyBytes_AS_STRING(packet)
+    cdef Py_ssize_t at = 0, length
+    cdef Item *item
+    cdef list result = []
+    while at < PyBytes_GET_SIZE(packet):
+        item = <Item *> (begin + at)
+        length = sizeof(Item) + (0 if item.direct else item.nbytes)
+        result.append((item.destination, packet[at:at + length]))
+        at += length
+    return result
+
+
+cdef int exchange(Span span, int collective, int root, Transfer *outgoing, int sends,
+                  Transfer *incoming, int receives, list grown) except -1:
+    """All messages of one call, as ``Engine.exchange_``; returns how many were truncated."""
+    cdef _Call call = _Call.__new__(_Call)
+    cdef Network network = span.network
+    cdef Parcel parcel
+    cdef int i, node
+    call.span = span
+    call.routes = Routes(span, collective, root)
+    call.outgoing = outgoing
+    call.incoming = incoming
+    call.sends = sends
+    call.receives = receives
+    call.grown = grown
+    call.sent = []
+    call.expected = []
+    call.places = {}
+    for i in range(receives):
+        call.places[incoming[i].peer] = i
+    bundles = call.bundles()
+    arriving = [network.receive_any_length(call.routes.sender(node, span.mine))
+                for node in range(span.nodes) if call.routes.exists(node, span.mine)
+                and call.routes.receiver(node, span.mine) == span.rank]
+    for node, bundle in bundles:
+        call.sent.append(network.send(call.routes.receiver(span.mine, node),
+                                      PyBytes_AS_STRING(bundle), PyBytes_GET_SIZE(bundle), bundle))
+    call.exchange_in_node()
+    network.complete(arriving)
+    call.hand_out([(<Parcel> parcel).grown for parcel in arriving])
+    call.take_in_long_ones()
+    network.complete(call.sent)
+    return call.truncated

@@ -1,0 +1,434 @@
+"""The engine of a communicator over several nodes.
+
+To the communicator's methods it is an engine like any other: they parse for all its ranks and call
+it. It carries a collective out by stages in the node's shared memory and messages between nodes
+(DESIGN section 8). What it does not compose goes to MPI, by agreement: every condition here follows
+from the placement of the ranks and from what MPI requires to be the same on all of them.
+"""
+
+from libc.stdint cimport int64_t, uint64_t
+
+from smcoll.base.atomics cimport try_lock, unlock
+from smcoll.base.signature cimport (
+    COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST,
+    COLLECTIVE_EXSCAN, COLLECTIVE_OBJECT_ALLGATHER, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_REDUCE,
+    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE, COLLECTIVE_SCAN, pack_signature,
+)
+from smcoll.coll.allgather cimport Gathering
+from smcoll.coll.pipeline cimport Call, Plan
+from smcoll.coll.reduce_scatter cimport Blocks
+from smcoll.coll.streams cimport Transfer
+from smcoll.datatype.cursor cimport Cursor, copy_message
+from smcoll.datatype.operations cimport LocalReduction
+from smcoll.engine.engine cimport Engine, Tally, stream_signature
+from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI
+from smcoll.internode cimport bundles, moving, reducing
+from smcoll.internode.between cimport chosen_between
+from smcoll.internode.span cimport Reduction, Span
+from smcoll.kernels.kernels cimport OP_MIN, TYPE_INT64, Operation, element_size
+from smcoll.sync.team cimport DONE
+from smcoll.sync.waiting cimport attend_between_calls
+
+from mpi4py import MPI
+
+from smcoll.algos import COLLECTIVE_NUMBERS
+from smcoll.errors import Error, SegmentError
+
+cdef enum:
+    # An element must fit a rank's slice of half the smallest section of any node, or all go to MPI.
+    SMALLEST_SECTION = 4096
+
+
+cdef class SpanningEngine(Engine):
+    """Made by ``smcoll.comm.establish`` on every rank alike, without a mapping of its own."""
+
+    def attach(self, Span span):
+        """Take over the engine of this node's ranks, and the network."""
+        self.span = span
+        self.node = span.node
+        self.node.spans = True
+        self.team.layout = self.node.team.layout
+        self.node.team.wakes_for_banks = self.node.team.oversubscribed
+        self.node.names = list(span.place.members[span.mine])
+        self.node.roles = {members[0]: span.place.role(members[0])
+                           for members in span.place.members}
+        node_watch = self.node.attendant.watch
+        news = span.network.news
+        self.node.call_outside = news.call_in_words
+
+        def watch(rank, seconds):
+            news.look_around(seconds)
+            return node_watch(rank, seconds)
+
+        self.node.attendant.watch = watch
+
+    # ------------------------------------------------------------------ what can be composed
+
+    cdef bint composes(self, int collective, Call *call) except -1:
+        """Whether there is a composition for this call; a function of what is agreed."""
+        if collective in (COLLECTIVE_SCAN, COLLECTIVE_EXSCAN):
+            return self.span.place.in_rank_order
+        return not needs_order(collective, call) or self.span.place.in_rank_order
+
+    cdef const Plan *ordered_plan(self, collective, size_t nbytes, bint commutes) except NULL:
+        if collective == "allreduce" and not commutes:
+            # A name for a stage that can't keep the order is refused before anything happens.
+            self.node.ordered_plan("reduce", nbytes, False)
+            if reducing.is_sliced(self.span, nbytes):
+                self.node.ordered_plan("reduce_scatter", nbytes, False)
+        return Engine.ordered_plan(self, collective, nbytes, commutes)
+
+    cdef bint holds(self, const Plan *plan, size_t element) noexcept:
+        return 2 * element * <size_t> <int> self.span.place.most <= SMALLEST_SECTION
+
+    cdef bint fits_lines(self, int collective, size_t nbytes) except -1:
+        """Whether the flag lines are enough, where operands need no order; alike on all nodes."""
+        if collective == COLLECTIVE_BARRIER:
+            return True
+        return (collective in (COLLECTIVE_BCAST, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_REDUCE,
+                               COLLECTIVE_ALLREDUCE)
+                and nbytes <= self.span.in_lines
+                and not reducing.is_sliced(self.span, nbytes)
+                and not self.span.reduce_is_named and not self.span.bcast_is_named)
+
+    cdef bint needs_memory(self, int collective, Call *call) except -1:
+        """Whether any stage needs data regions or streams; alike on all nodes."""
+        return (not self.fits_lines(collective, call.nbytes)
+                or needs_order(collective, call))
+
+    cdef int memory_as_agreed(self) except -1:
+        """CARRIED_OUT where all nodes have it; else USE_MPI, or the error that was asked for."""
+        if not self.data_refused:
+            return CARRIED_OUT
+        if self.config.strict:
+            raise SegmentError("the memory of a communicator over several nodes could not be "
+                               "reserved on all of them")
+        return USE_MPI
+
+    cdef int agree_on_memory(self, uint64_t signature) except -1:
+        """Data regions and streams on all nodes, or on none: then all ranks use MPI for this."""
+        cdef Reduction minimum
+        cdef Operation operation
+        cdef int64_t granted = 1
+        cdef int outcome
+        if self.memory_agreed:
+            return self.memory_as_agreed()
+        self.lock()
+        self.node.patience = 1
+        self.node.spanning_call = self.team.call + 1
+        try:
+            self.node.reserve_data()
+        except SegmentError:
+            pass                   # told by all ranks together
+        except BaseException as error:
+            if self.node.unusable:
+                self.fail_everywhere(error)
+            else:
+                self.node.spanning_call = self.team.call
+                unlock(&self.in_a_call)        # refused before anything was published
+            raise
+        granted = not (self.node.data_refused or self.node.streams_refused)
+        try:
+            # Its node's ranks are in this stage already.
+            self.begin_locked(pack_signature(COLLECTIVE_RESERVE, 31, 63, 0, 0, 0, 0), 0)
+            operation.kernel = self.node.kernel_of(OP_MIN, TYPE_INT64)
+            minimum.send = <const char *> &granted
+            minimum.recv = <char *> &granted
+            minimum.elements = 1
+            minimum.unit = 8
+            minimum.operation = &operation
+            minimum.ordered = False
+            minimum.internal = True
+            reducing.allreduce(self.span, &minimum)
+        except BaseException as error:
+            self.fail_everywhere(error)
+            raise
+        self.end()
+        self.memory_agreed = True
+        self.data_refused = self.streams_refused = not granted
+        outcome = self.memory_as_agreed()
+        self.continues = True
+        return outcome
+
+    cdef int have_streams(self, uint64_t signature) except -1:
+        return self.agree_on_memory(signature)
+
+    # ------------------------------------------------------------------ one call
+
+    cdef int begin(self, uint64_t signature, uint64_t total) except -1:
+        """Before anything is published: what is wrong here stays here (DESIGN rule 13)."""
+        cdef int status
+        self.lock()
+        if not self.continues:
+            status = attend_between_calls(&self.node.team)
+            if status != DONE:
+                unlock(&self.in_a_call)
+                raise self.node.attendant.take_failure()
+        self.begin_locked(signature, total)
+        return 0
+
+    cdef int lock(self) except -1:
+        """One call at a time, and none on a communicator that is given up."""
+        if self.unusable:
+            self.refuse()
+        if not try_lock(&self.in_a_call):
+            raise Error("this communicator is in another collective already (a second thread, or "
+                        "a signal handler that calls it): one call at a time")
+        return 0
+
+    cdef void begin_locked(self, uint64_t signature, uint64_t total):
+        self.continues = False
+        self.team.call += 1
+        self.node.spanning_call = self.team.call
+        self.span.begin(self.team.call, signature, total)
+
+    cdef end(self):
+        unlock(&self.in_a_call)
+        if self.closed:
+            self.close_parts()
+
+    cdef fail_everywhere(self, error):
+        """This rank can't go on in a call that others are in: tell its node, and the others."""
+        unlock(&self.in_a_call)
+        if self.closed:
+            # By a signal handler or another thread, in this call; the node's segment is unmapped.
+            if not MPI.Is_finalized():
+                self.span.network.call_back(self.span.scratches)
+                self.span.network.news.sound_alarm(
+                    Error(f"rank {self.team.rank} freed the communicator in a call"),
+                    self.team.rank, self.team.rank, self.node.spanning_call)
+            self.close_parts()
+            return
+        if self.unusable:
+            return
+        self.unusable = True
+        self.node.give_up(
+            error if isinstance(error, Error) else Error(
+                f"rank {self.team.rank} was interrupted: {type(error).__name__}"),
+            self.node.team.size + getattr(error, "blamed", self.team.rank))
+        self.failure = self.node.failure or (Error, str(error))
+        if not MPI.Is_finalized():
+            self.span.network.call_back(self.span.scratches)
+            self.span.network.news.sound_alarm(error, self.team.rank, self.node.blames(),
+                                               self.node.failed_since())
+
+    cdef int carry_out(self, int collective, uint64_t signature, Call *call,
+                       const Plan *plan, void *details) except -1:
+        cdef Tally *tally = &self.tallies[collective][plan.algorithm]
+        cdef int64_t start
+        if not self.composes(collective, call):
+            return USE_MPI
+        if collective == COLLECTIVE_ALLGATHER:
+            signature |= moving.counts_fingerprint(<const Gathering *> details, self.team.size)
+        if self.needs_memory(collective, call) and self.agree_on_memory(signature) == USE_MPI:
+            return USE_MPI
+        self.begin(signature, call.nbytes)
+        start = self.started(tally, call.nbytes)
+        try:
+            self.compose(collective, call, details)
+        except BaseException as error:
+            self.fail_everywhere(error)
+            raise
+        self.finished(tally, start)
+        self.end()
+        return CARRIED_OUT
+
+    cdef compose(self, int collective, Call *call, void *details):
+        cdef Reduction reduction
+        reduction.send = call.send
+        reduction.recv = call.recv
+        reduction.elements = call.elements
+        reduction.unit = call.element_size
+        reduction.operation = call.operation
+        reduction.internal = False
+        reduction.ordered = needs_order(collective, call)
+        if collective == COLLECTIVE_ALLREDUCE:
+            reducing.allreduce(self.span, &reduction)
+        elif collective == COLLECTIVE_BCAST or collective == COLLECTIVE_OBJECT_BCAST:
+            moving.bcast(self.span, call.recv, call.nbytes, call.root)
+        elif collective == COLLECTIVE_REDUCE:
+            reducing.reduce_to_root(self.span, &reduction, call.root)
+        elif collective == COLLECTIVE_ALLGATHER or collective == COLLECTIVE_OBJECT_ALLGATHER:
+            moving.allgather(self.span, <Gathering *> details)
+        elif collective == COLLECTIVE_REDUCE_SCATTER:
+            reducing.reduce_scatter(self.span, &reduction, <const Blocks *> details)
+        elif collective == COLLECTIVE_BARRIER:
+            reducing.barrier(self.span)
+        else:
+            reducing.scan(self.span, &reduction, collective == COLLECTIVE_EXSCAN)
+
+    cdef int exchange_(self, int collective, int root, Transfer *outgoing, int sends,
+                       Transfer *incoming, int receives, size_t nbytes, list grown,
+                       int algorithm=0, bint second_stage=False, Cursor *own=NULL,
+                       Cursor *own_place=NULL) except -1:
+        cdef Tally *tally = &self.tallies[collective][algorithm]
+        cdef int64_t start
+        cdef int truncated
+        self.begin(stream_signature(collective, root), 0)
+        start = self.went_on(tally, nbytes) if second_stage else self.started(tally, nbytes)
+        try:
+            truncated = bundles.exchange(self.span, collective, root, outgoing, sends, incoming,
+                                         receives, grown)
+            if own != NULL:
+                truncated += own.nbytes > own_place.nbytes
+                copy_message(own, own_place, min(own.nbytes, own_place.nbytes))
+        except BaseException as error:
+            self.fail_everywhere(error)
+            raise
+        self.finished(tally, start)
+        self.end()
+        return truncated
+
+    cdef int allreduce_nogil(self, const void *send, void *recv, size_t elements, int element_type,
+                             int op) except -1 nogil:
+        with gil:
+            if self.kernel_of(op, element_type) == NULL:
+                raise MPI.Exception(MPI.ERR_OP)
+            return self.allreduce_(
+                <const char *> send, <char *> recv, elements, element_type, op,
+                self.choose(COLLECTIVE_ALLREDUCE, elements * element_size(element_type)))
+
+    def through_mpi(self, collective, start_call, int root=0, int op=31, int element_type=63,
+                    uint64_t nbytes=0):
+        """``Engine.through_mpi``: the nonblocking form, waited for as in shared memory."""
+        self.begin(0, 0)
+        try:
+            self.node.continues = True
+            self.node.through_mpi(collective, start_call, root, op, element_type, nbytes)
+        except BaseException as error:
+            if isinstance(error, Error) or not isinstance(error, MPI.Exception):
+                self.fail_everywhere(error)
+            else:
+                self.end()         # MPI's own refusal is this rank's alone
+            raise
+        self.end()
+
+    # ------------------------------------------------------------------ what it is
+
+    def describe(self, collective, size_t nbytes):
+        """(algorithm, parameters) between and in the nodes, for ``Comm.explain``.
+
+        ``stages``: algorithms in a node, between nodes, and in a node, as far as they have names.
+        """
+        cdef Span span = self.span
+        cdef size_t section = min(nbytes, span.section(1))
+        parameters = {"nodes": span.nodes}
+        if collective == "barrier":
+            section = nbytes = 0
+        if collective == "allreduce" and reducing.is_sliced(span, nbytes):
+            users = reducing.users_of_network(span)
+            parameters |= {"network_ranks": users, "section_bytes": span.section(1), "stages": [
+                span.stage_name("reduce_scatter", min(nbytes, span.section(1) * <size_t> users)),
+                f"slices by {users} ranks of a node",
+                span.stage_name("allgather", section // <size_t> users)]}
+            return "slices between nodes", parameters
+        if collective == "allgather" and not moving.is_bundled(span, nbytes):
+            return "blocks between pairs of ranks", parameters
+        if collective in ("allreduce", "barrier"):
+            parameters["between_nodes"] = chosen_between(span, nbytes)
+            parameters["stages"] = [span.stage_name("reduce", nbytes), parameters["between_nodes"],
+                                    span.stage_name("bcast", nbytes)]
+        if collective in ("bcast", "reduce"):
+            tree = "chain" if moving.is_chained(span, nbytes) and collective == "bcast" else (
+                "binomial tree")
+            parameters["section_bytes"] = span.section(1)
+            parameters["stages"] = [tree, span.stage_name(collective, section)]
+            if collective == "reduce":
+                parameters["stages"].reverse()
+        if collective in ("gather", "scatter", "alltoall"):
+            parameters["bundle_size"] = self.config.bundle_size
+            return "a bundle for each pair of nodes", parameters
+        if collective == "reduce_scatter":
+            return "a part for each node", parameters
+        return "leaders", parameters
+
+    def is_inline(self, collective, int algorithm, size_t nbytes):
+        """Whether such a call travels in the flag lines, where operands need no order."""
+        return self.fits_lines(COLLECTIVE_NUMBERS[collective], nbytes)
+
+    @property
+    def in_rank_order(self):
+        """Whether the nodes hold the ranks in their order, as Scan needs it."""
+        return self.span.place.in_rank_order
+
+    def stats(self):
+        rows = [row for row in Engine.stats(self) if row["path"] != "MPI"]
+        for row in rows:
+            row["algorithm"] = "across nodes"
+            row["path"] = "shared memory and network"
+        return rows + [row | {"reason": "its placement on the nodes, its elements, or memory"}
+                       for row in self.node.stats() if row["path"] == "MPI"]
+
+    @property
+    def bytes_mapped(self):
+        return self.node.bytes_mapped
+
+    @property
+    def bytes_reserved(self):
+        return self.node.bytes_reserved
+
+    @property
+    def segment_name(self):
+        return self.node.segment_name
+
+    def pages_by_node(self):
+        """Pages of this rank's reserved memory by NUMA node; None where the kernel can't say."""
+        return self.node.pages_by_node()
+
+    def reserve_data(self):
+        """Reserve everything now. Collective over all nodes."""
+        self.agree_on_memory(0)
+        self.continues = False
+
+    # ------------------------------------------------------------------ the end
+
+    def disown(self):
+        """In a forked child: the communicator is its parent's, whatever the child does."""
+        Engine.disown(self)
+        self.node.disown()
+
+    def observe(self):
+        """The views of this node's ranks, as ``Engine.observe``."""
+        return self.node.observe()
+
+    def abandon(self):
+        """Give the communicator up without synchronising: an exception is on its way up."""
+        if not self.closed and self.failure is None:
+            self.unusable = True
+            if self.in_a_call:
+                # From a signal handler or another thread, between two stages.
+                self.node.leave_uncompleted()
+            self.node.abandon()
+            self.failure = self.node.failure
+            self.span.network.news.sound_alarm(
+                Error(f"rank {self.team.rank} abandoned the communicator"), self.team.rank,
+                self.team.rank, self.node.failed_since())
+
+    def close(self):
+        """Say that we left, and unmap. Local."""
+        if self.closed:
+            return
+        self.closed = self.unusable = True
+        if not try_lock(&self.in_a_call):
+            self.span.network.news.leave_in_call(self.node.spanning_call)
+            self.node.close()      # the call that is on unmaps at its end
+            return
+        self.close_parts()
+
+    def close_parts(self):
+        """Nothing of this communicator is used any more."""
+        self.node.close()
+        self.span.network.news.close()
+
+
+cdef bint needs_order(int collective, Call *call) except -1:
+    """Whether operands must be combined in rank order.
+
+    Kernels are MPI's own operations, which all commute. Who moves data only has no operation.
+    """
+    if collective not in (COLLECTIVE_REDUCE, COLLECTIVE_ALLREDUCE, COLLECTIVE_REDUCE_SCATTER,
+                          COLLECTIVE_SCAN, COLLECTIVE_EXSCAN):
+        return False
+    if call.operation.kernel != NULL:
+        return False
+    return not (<LocalReduction> call.operation.context).op.Is_commutative()

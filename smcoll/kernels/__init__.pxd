@@ -1,0 +1,2 @@
+# For other packages' compiled modules: the codes of types and operations.
+from smcoll.kernels.kernels cimport *

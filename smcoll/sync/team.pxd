@@ -1,0 +1,135 @@
+from cpython.pystate cimport PyThreadState
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from smcoll.base.signature cimport COLLECTIVES
+from smcoll.kernels.kernels cimport STORES_KINDS
+from smcoll.memory.cross_memory cimport OtherProcess
+from smcoll.memory.heap cimport HeapView
+from smcoll.segment cimport MAX_BANKS, Layout, Status
+from smcoll.sync.domains cimport DomainView
+
+# What a wait or a step of an algorithm returns.
+cdef enum:
+    DONE = 0
+    AGAIN = 1                  # would block; Team.awaited_* say on what
+    FAILED_EXCEPTION = -1      # a Python exception is kept in the team's attendant
+    FAILED_MISMATCH = -2       # Team.awaited_rank is in another call
+    FAILED_POISONED = -3       # a rank gave up; Team.awaited_rank says which
+    FAILED_TIMEOUT = -4        # Team.awaited_rank did not come
+    FAILED_PEER_DEAD = -5      # Team.awaited_rank died
+    FAILED_DAMAGED = -6        # what Team.awaited_rank published cannot be true
+
+# Why a rank gave up (Status.poison).
+cdef enum:
+    POISON_EXCEPTION = 1
+    POISON_MISMATCH = 2
+    POISON_PEER_DEAD = 3
+    POISON_TIMEOUT = 4
+    POISON_PEER_ENDED = 5      # in good order, or it freed the communicator
+
+# Reusable slots in banks. `pass_` counts full rounds over all banks, so that bank b's barrier of
+# round n is complete when every rank's field is >= n + 1.
+cdef struct BankCursor:
+    int kind                   # which barrier fields: 0 data banks, 1 rooted inline banks
+    int bank, slot
+    int in_use                 # slots of a bank before the next bank is taken; see use_segments
+    uint64_t pass_
+
+# How a rank leaves the CPU in a wait that the awaited rank ends by waking it.
+cdef enum Sleeping:
+    NO_SLEEP = 0
+    SLEEP_AFTER_YIELD = 1      # the awaited rank may be about to post: one turn for others first
+    SLEEP_AT_ONCE = 2          # it waits for the network itself
+
+# What a rank's word says of it (segment.pxd: asleep_of).
+cdef enum:
+    AWAKE = 0
+    ASLEEP_ON_FLAG = 1         # until the awaited flag is posted
+    ASLEEP = 2                 # on that very word: until any other rank begins a call
+
+# What one rank knows of one (collective, size class). Costs are in ns for 64 KiB; 0: not known.
+cdef struct StoreClass:
+    uint64_t *shared           # where this rank publishes what reading cost it
+    uint32_t forgotten         # reads of other kinds after which a kind comes up anew
+    # As a writer.
+    int stores                 # the kind in use
+    int challenger             # the kind that was cheaper once; -1: none
+    uint64_t sections          # that the class has had, of calls in which others stored, too
+    uint64_t trial             # the round that begins the next trial, or began this one,
+    int on_trial               # which kind it tries,
+    uint64_t turn              # which segments take part,
+    bint is_new                # none of them has yet,
+    uint64_t next_look         # the round that looks for a change of the readers' cost
+    double read_then           # which was this at the last comparison
+    int at_once                # so many trials come without a pause
+    int failures               # and how many trials before it found nothing
+    double lowest[STORES_KINDS]    # what stores cost in this trial,
+    double written[STORES_KINDS]   # in the last one,
+    double cost[STORES_KINDS]  # and with the readers' cost
+    # As a reader, by the kind of the stores that were read.
+    double read[STORES_KINDS]
+    uint32_t reads[STORES_KINDS]       # since that kind came up again
+    uint32_t last_read[STORES_KINDS]   # number of the last such read among all reads
+    uint32_t all_reads
+    size_t unread[STORES_KINDS]        # bytes since the last sample
+
+
+# The choices of one rank in one communicator.
+cdef struct StoreChoices:
+    int fixed                  # the kind that Config.stores names; -1: the cheapest is looked for
+    StoreClass *classes        # COLLECTIVES x STORE_CLASSES
+
+
+# The state of one rank in one communicator. Private to the rank; what is shared is in the mapping.
+cdef struct Team:
+    char *base
+    Layout layout
+    Status *status             # our own line of the control pages
+    int rank, size
+    const DomainView *domains  # where the ranks lie
+    int *scratch               # room for two lists of ranks
+    # How to wait (agreed once per communicator).
+    int spin
+    bint oversubscribed
+    # By collective, from how many bytes on (SIZE_MAX: never) ...
+    size_t streaming_from[COLLECTIVES]    # ... a rank's result is written around the caches
+    size_t kernel_copy_from[COLLECTIVES]  # ... what a rank hands out is read through the kernel
+    const HeapView *heaps      # every rank's shared heap; NULL: this communicator has none
+    size_t direct_from[COLLECTIVES]       # ... a message is read in its sender's heap
+    const OtherProcess *processes  # every rank's; NULL: they can't read each other's memory
+    StoreChoices stores        # how it writes what others read (stores.pyx)
+    uint64_t direct_bytes      # of this call, moved to or from other ranks' arrays without staging
+    # Counters: functions of the sequence of calls only, hence the same on every rank.
+    uint64_t call              # number of the current or last call
+    uint64_t tick              # segment flags are tick + step; a call moves it past all its steps
+    uint64_t exchanges         # synchronising exchanges so far
+    uint64_t rooted            # rooted inline slots used so far
+    BankCursor segments
+    BankCursor inline_slots
+    uint64_t proven[2][MAX_BANKS]   # [kind][bank]: last pass that all ranks let us write in
+    # The current call.
+    uint64_t signature, nbytes
+    # Whom we wait for.
+    const uint64_t *awaited
+    uint64_t awaited_value
+    int awaited_rank
+    bint wait_is_published     # Status.awaited says so
+    # Who attends to everything else while we wait.
+    void *attendant            # borrowed: waiting.Attendant
+    PyThreadState *thread_state   # set while this call has released the GIL
+    bint holds_gil
+    int64_t attended           # when the attendant was last called, or MPI driven by a wait for it
+    int64_t attendant_called   # when it was called itself (monotonic ns, both)
+    int64_t attend_every
+    int64_t began              # the last call (monotonic ns), of more than a few ranks
+    uint64_t woken             # how often another rank, by beginning a call, cut a pause short
+    Sleeping sleeping          # in this call, for an inline line; who posts it wakes who sleeps
+    bint wakes_for_banks       # who releases a bank wakes who sleeps until it is released
+    Sleeping may_sleep         # in this wait
+    int64_t sleep_after        # a wait that is longer (ns) sleeps between its polls
+    uint32_t calls_since_attended
+
+
+# The i-th rank after ours: so that not all ranks read the same line first.
+cdef inline int next_rank(const Team *team, int i) noexcept nogil:
+    return team.rank + i if team.rank + i < team.size else team.rank + i - team.size

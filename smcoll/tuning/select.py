@@ -1,0 +1,365 @@
+"""Which algorithm, radices and section size for (collective, bytes, ranks). Knows nothing of MPI.
+
+Order of authority (DESIGN section 9): an explicit setting; a decision table that `smcoll tune`
+measured for this number of ranks; the performance model with the parameters that it measured; the
+built-in defaults below. The result is a table per collective, made once per communicator on every
+rank from rank 0's settings and table, so that all ranks choose alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from smcoll.algorithms import ALGORITHMS, IN_RANK_ORDER, RADICES
+from smcoll.config import MAX_SEGMENTS
+
+KIB = 1024
+UNLIMITED = 1 << 62
+SHARED_HEAP = "shared_heap"
+ALL_SEGMENTS = MAX_SEGMENTS
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One row of a decision table: what is done for messages of up to ``up_to`` bytes."""
+
+    up_to: int
+    algorithm: str
+    number: int
+    fan_in: int
+    fan_out: int
+    section_bytes: int
+    segments: int  # of a bank that are used in turn
+    pipelined: bool
+    reason: str
+    arity: int = 2             # LHS's n: its best, by their model and measurements
+    points: tuple = ()         # what was measured: (bytes, predicted µs or None, measured µs)
+
+    def evidence(self, nbytes: int) -> tuple[float | None, float | None]:
+        """(predicted, measured) µs of the measured size that is nearest, None where there is none.
+
+        A model's own row has predictions, and measurements only of other numbers of ranks: none.
+        """
+        if not self.points:
+            return None, None
+        nearest = min(self.points, key=lambda point: abs(
+            math.log((point[0] + 1) / (nbytes + 1))))
+        return nearest[1], nearest[2]
+
+
+# Larger ones are faster staged, wherever the arrays lie (docs/heap.md): some copy in while others
+# copy out, through regions that stay in the caches; a Scan's chain reads each prefix once. By the
+# number of ranks, 2 or more. To a single reader a staged Bcast is as long as one copy, too, for
+# root and reader copy at the same time. Where heaps were tuned, what was measured decides.
+DIRECT_AT_MOST = {"bcast": (0, 8 << 20), "allgather": (2 << 20, 512 * KIB),
+                  "scan": (0, 0), "exscan": (0, 0)}
+REASONS = {"table": "decision table measured by smcoll tune",
+           "model": "performance model with this machine's parameters"}
+
+
+def may_be_chosen(collective: str, algorithm: str, heaps: bool = False) -> bool:
+    """Whether an algorithm may be used without being named.
+
+    Dissemination gives ranks results that differ in their last bits (DESIGN rule 7). Direct access
+    is for ranks that share heaps.
+    """
+    if algorithm == SHARED_HEAP:
+        return heaps
+    return (collective, algorithm) != ("allreduce", "dissemination")
+
+
+def across_domains(collective: str) -> list[tuple[int, str, int, int]]:
+    """Built-in rows where ranks lie in several domains: few bytes cross their boundaries.
+
+    After LHS 3.3: a tree for short vectors, tiles for long ones; the limit between them is where
+    LHS found it (16 KB and 14 KB), and not measured by us.
+    """
+    return {
+        "barrier": [(UNLIMITED, "hierarchical", 0, ALL_SEGMENTS)],
+        "bcast": [(UNLIMITED, "two_stage", 64 * KIB, ALL_SEGMENTS)],
+        "reduce": [(16 * KIB, "n_ary", 32 * KIB, ALL_SEGMENTS),
+                   (UNLIMITED, "tiled_hierarchical", 64 * KIB, ALL_SEGMENTS)],
+        "allreduce": [(16 * KIB, "reduce_broadcast", 16 * KIB, ALL_SEGMENTS),
+                      (UNLIMITED, "tiled_hierarchical", 64 * KIB, ALL_SEGMENTS)],
+    }.get(collective, [])
+
+
+def defaults(collective: str, ranks: int, oversubscribed: bool,
+             domains: int = 1) -> list[tuple[int, str, int, int]]:
+    """Built-in rows (up_to, algorithm, section bytes, segments of a bank), measured on 2 cores:
+    docs/performance.md.
+
+    ``domains``: how many parts of the hardware the ranks lie in. Where each has one of its own,
+    there is nothing to save.
+    """
+    if 1 < domains < ranks and (rows := across_domains(collective)):
+        return rows
+    # Where all ranks post data at once, more than two ranks' rings of many segments don't fit the
+    # caches.
+    few = ALL_SEGMENTS if ranks <= 2 else 2
+    if collective == "barrier":
+        return [(UNLIMITED, "all_read", 0, ALL_SEGMENTS)]
+    if collective == "bcast":
+        return [(UNLIMITED, "fan_out", 32 * KIB if ranks <= 2 else 64 * KIB, ALL_SEGMENTS)]
+    if collective == "reduce":
+        if ranks <= 2:
+            return [(UNLIMITED, "fan_in", 32 * KIB, ALL_SEGMENTS)]
+        # Where ranks share cores, nobody waits for the root to do all the work alone.
+        fan_in_limit = 4096 * KIB if oversubscribed else 16 * KIB
+        return [(fan_in_limit, "fan_in", 32 * KIB, ALL_SEGMENTS),
+                (UNLIMITED, "tiled", 32 * KIB, ALL_SEGMENTS)]
+    if collective in ("scan", "exscan"):
+        # Lower ranks run ahead of higher ones as far as there are segments.
+        if ranks <= 2:
+            return [(UNLIMITED, "direct", 64 * KIB, ALL_SEGMENTS)]
+        chain = (UNLIMITED, "chain", 128 * KIB, ALL_SEGMENTS)
+        # Where ranks share cores the work counts, not the steps; of more than 8 ranks too many of
+        # these fall into other ranks' turns.
+        if oversubscribed and ranks <= 8:
+            return [chain]
+        return [(16 * KIB, "direct", 64 * KIB, ALL_SEGMENTS), chain]
+    if collective != "allreduce":
+        section = 128 * KIB if collective == "reduce_scatter" else 64 * KIB
+        return [(UNLIMITED, ALGORITHMS[collective][0], section, few)]
+    if ranks <= 2:
+        # Two dependent exchanges of halves lose to one of everything, most where the cores share
+        # no cache. Small sections keep the segments in the private caches.
+        return [(128 * KIB, "all_read", 16 * KIB, ALL_SEGMENTS),
+                (UNLIMITED, "all_read", 64 * KIB, ALL_SEGMENTS)]
+    # All-read does the work of all ranks on each, so its limit falls with their number.
+    return [(128 * KIB // ranks, "all_read", 16 * KIB, ALL_SEGMENTS),
+            (UNLIMITED, "tiled", 128 * KIB, few)]
+
+
+def default_radix(ranks: int, oversubscribed: bool) -> int:
+    """Radix of trees where none is set.
+
+    Where ranks share cores, depth in dependent steps is what counts (each costs a turn of the run
+    queue), so a tree is flat; so it is for few ranks. Else GS found 4 and 5 best on 16 cores.
+    """
+    if oversubscribed or ranks <= 5:
+        return max(1, ranks - 1)
+    return 4
+
+
+def kernel_copy_sizes(config, ranks: int) -> dict[str, int]:
+    """From how many bytes handed out messages are read in their sender's memory, by collective.
+
+    ``measured_routes`` says of which that is only done where it turns out to be faster.
+    """
+    return {"scatter": config.kernel_copy_size or (256 if ranks == 2 else 1536) * KIB,
+            "alltoall": config.kernel_copy_size or 256 * KIB}
+
+
+def measured_routes(config, ranks: int) -> tuple[str, ...]:
+    """Collectives whose senders find out whether staging or the kernel is faster (`routes`).
+
+    In a Scatter to several ranks the kernel is: they copy at once what the root would have to copy
+    alone. The root's own time would not tell, for it may run ahead of them.
+    """
+    if config.kernel_copy_size:
+        return ()
+    return ("scatter", "alltoall") if ranks == 2 else ("alltoall",)
+
+
+def shortest_direct(config, core_cache: int) -> int:
+    """Bytes of the shortest array that is worth being used where it lies in a shared heap.
+
+    ``core_cache``: bytes of a core's own cache; 0 where ranks share cores. What fits there comes
+    line by line from the core of its owner, who has stored it as programs do. Staged, it is stored
+    as suits the reader (docs/stores.md), and one copies in while the other copies out.
+    """
+    return config.direct_size or max(config.heap_threshold, 2 * core_cache)
+
+
+def direct_sizes(config, ranks: int, core_cache: int = 0) -> dict[str, int]:
+    """From how many bytes messages are read in their sender's shared heap, by collective.
+
+    Measured (docs/heap.md). Between two ranks the root of a Gather or Scatter would wait for the
+    other one's copy, or make it alone; staged, both work at the same time. Of what a rank hands out
+    in a Scatter or Alltoall a message is one part.
+    """
+    if config.direct_size:
+        return dict.fromkeys(("gather", "scatter", "alltoall"), config.direct_size)
+    least = {"gather": 16 << 20, "scatter": 8 << 20} if ranks == 2 else {}
+    shortest = {"gather": 2 * core_cache, "scatter": 2 * core_cache // ranks,
+                "alltoall": 2 * core_cache // ranks}
+    return {collective: max(least.get(collective, 0), nbytes, config.heap_threshold)
+            for collective, nbytes in shortest.items()}
+
+
+def streaming_sizes(ranks: int, cache: int) -> dict[str, int]:
+    """From how many bytes of result on a rank writes it around the caches, by collective.
+
+    ``cache``: bytes of the ranks' last-level caches together, 0 if unknown. Measured
+    (docs/performance.md): it pays, even where the program reads the result next, from where the
+    arrays of all ranks together are as large as these caches, in a Bcast twice as large. Reductions
+    don't care, a long Scatter goes through the kernel.
+    """
+    cache = cache or 32 << 20
+    # How many bytes the arrays of all ranks have for each byte that a rank's call counts: its
+    # result, or the whole vector in a Reduce_scatter.
+    arrays = {"bcast": ranks, "reduce": ranks + 1, "allreduce": 2 * ranks, "gather": 2,
+              "scatter": 2 * ranks, "allgather": ranks + 1, "alltoall": 2 * ranks,
+              "reduce_scatter": ranks + 1, "scan": 2 * ranks, "exscan": 2 * ranks}
+    early = ("gather", "allgather", "alltoall")
+    return {collective: (cache if collective in early else 2 * cache) // copies
+            for collective, copies in arrays.items()}
+
+
+def decide(config, ranks: int, oversubscribed: bool,
+           domains: int = 1, table: dict | None = None,
+           heaps: bool = False, core_cache: int = 0) -> dict[str, list[Decision]]:
+    """The decision tables of a communicator.
+
+    ``domains``: how many parts of the hardware its ranks lie in. ``table``: what
+    ``tables.for_ranks`` gave on rank 0. ``heaps``: the ranks share heaps. ``core_cache``: see
+    ``shortest_direct``.
+    """
+    tables = {}
+    radix = default_radix(ranks, oversubscribed)
+    for collective, names in ALGORITHMS.items():
+        # A collective with one algorithm has no setting.
+        wanted = getattr(config, collective, "auto")
+        if wanted == "auto":
+            rows = defaults(collective, ranks, oversubscribed, domains)
+            reason = "built-in default" + (", ranks outnumber CPUs" if oversubscribed else "")
+        else:
+            rows = [(UNLIMITED, wanted, config.segment_size, ALL_SEGMENTS)]
+            reason = f"set by Config({collective}={wanted!r}) or SMCOLL_{collective.upper()}"
+        tables[collective] = [
+            Decision(
+                up_to=up_to,
+                algorithm=name,
+                number=names.index(name),
+                fan_in=min(config.fan_in or radix, 255),
+                fan_out=min(config.fan_out or radix, 255),
+                section_bytes=min(section or config.segment_size, config.segment_size),
+                segments=min(segments, config.segments),
+                pipelined=config.pipeline,
+                reason=reason,
+                arity=config.arity,
+            )
+            for up_to, name, section, segments in rows
+        ]
+        built_in = tables[collective]
+        measured = wanted == "auto" and table is not None and collective in table["rows"]
+        if measured:
+            usual = tables[collective][-1]
+            tables[collective] = [
+                measured_row(usual, config, names, row, REASONS[table["source"]])
+                for row in table["rows"][collective]]
+        if not heaps or wanted != "auto" or SHARED_HEAP not in names:
+            continue
+        if measured and table["heap"]:
+            tables[collective] = staged_below(tables[collective], built_in,
+                                              config.heap_threshold)
+        else:
+            most = DIRECT_AT_MOST.get(collective, (UNLIMITED, UNLIMITED))[ranks > 2]
+            tables[collective] = with_heaps(tables[collective], names,
+                                            shortest_direct(config, core_cache), most)
+    return tables
+
+
+def measured_row(usual: Decision, config, names: tuple[str, ...], row: list,
+                 reason: str) -> Decision:
+    """A row of a table or of the model. Radices that were set count; what the row does not say is
+    that of the default for long messages, with which it was measured.
+    """
+    up_to, name, fan_in, fan_out, section, points = row
+    return replace(
+        usual, up_to=up_to, algorithm=name, number=names.index(name),
+        fan_in=config.fan_in or fan_in, fan_out=config.fan_out or fan_out,
+        section_bytes=min(section, config.segment_size), reason=reason,
+        points=tuple(tuple(point) for point in points))
+
+
+def with_heaps(rows: list[Decision], names: tuple[str, ...], threshold: int,
+               most: int = UNLIMITED) -> list[Decision]:
+    """Arrays may lie in shared heaps: from ``threshold`` to ``most`` bytes they are used there."""
+    if threshold > most:
+        return rows
+    below = [row for row in rows if row.up_to < threshold - 1]
+    if threshold > 1:
+        below.append(replace(decision_in(rows, threshold - 1), up_to=threshold - 1))
+    return [*below, replace(rows[-1], algorithm=SHARED_HEAP, number=names.index(SHARED_HEAP),
+                            up_to=most, section_bytes=64 * KIB, points=(),
+                            reason="shared heaps"),
+            *(row for row in rows if row.up_to > most)]
+
+
+def staged_below(rows: list[Decision], built_in: list[Decision], threshold: int) -> list[Decision]:
+    """Measured rows without direct access to arrays below ``threshold`` bytes: these are private.
+
+    In its place comes what the row before it says, or the default.
+    """
+    found: list[Decision] = []
+    for row in rows:
+        begin = found[-1].up_to + 1 if found else 0
+        if row.algorithm == SHARED_HEAP and begin < threshold:
+            end = min(row.up_to, threshold - 1)
+            before = found.pop() if found else decision_in(built_in, end)
+            found.append(replace(before, up_to=end))
+        if not found or row.up_to > found[-1].up_to:
+            found.append(row)
+    return found
+
+
+def decision_in(rows: list[Decision], nbytes: int) -> Decision:
+    """The row for ``nbytes`` bytes."""
+    return next((row for row in rows[:-1] if nbytes <= row.up_to), rows[-1])
+
+
+def decision_for(tables: dict[str, list[Decision]], collective: str, nbytes: int) -> Decision:
+    """The row that a call of ``nbytes`` bytes follows."""
+    return decision_in(tables[collective], nbytes)
+
+
+def in_rank_order(tables: dict[str, list[Decision]], collective: str, nbytes: int) -> Decision:
+    """What an operation that does not commute follows: operands are combined in rank order.
+
+    ValueError where an algorithm was set by name that can't do it.
+    """
+    ordered = IN_RANK_ORDER[collective]
+    usual = decision_for(tables, collective, nbytes)
+    rows = [usual, *tables[collective]]
+    row = next((row for row in rows if row.algorithm in ordered), None)
+    if row is not None:
+        return row
+    if usual.reason.startswith("set by"):
+        raise ValueError(f"{collective} by {usual.algorithm!r} does not combine operands in rank "
+                         "order, as an operation that does not commute needs it")
+    # Functions are slow: in tiles each rank applies them to its slice only.
+    name = "tiled" if "tiled" in ordered else ordered[0]
+    return replace(usual, algorithm=name, number=ALGORITHMS[collective].index(name),
+                   reason="the operation does not commute")
+
+
+def override(decision: Decision, collective: str, algorithm=None, fan_in=None, fan_out=None,
+             section_bytes=None, pipelined=None, arity=None) -> Decision:
+    """The same row with an algorithm or radices of the caller's. ValueError for unknown ones."""
+    changes = {}
+    if algorithm is not None:
+        names = ALGORITHMS[collective]
+        if algorithm not in names:
+            raise ValueError(f"{algorithm!r} is no {collective} algorithm "
+                             f"(one of {', '.join(names)})")
+        changes.update(algorithm=algorithm, number=names.index(algorithm))
+    for name, value, least in (("fan_in", fan_in, 1), ("fan_out", fan_out, 1),
+                               ("arity", arity, 2)):
+        if value is None:
+            continue
+        if not least <= value <= 255:
+            raise ValueError(f"{name}={value} is not between {least} and 255")
+        if name not in RADICES.get((collective, algorithm or decision.algorithm), ()):
+            raise ValueError(f"{collective} {algorithm or decision.algorithm} has no {name} radix")
+        changes[name] = value
+    if section_bytes is not None:
+        if section_bytes < 64:
+            raise ValueError(f"section_bytes={section_bytes} is less than 64")
+        # What was chosen for the row's own sections does not hold for others.
+        changes.update(section_bytes=section_bytes, segments=ALL_SEGMENTS)
+    if pipelined is not None:
+        changes["pipelined"] = bool(pipelined)
+    return replace(decision, reason="given with the call", **changes)

@@ -1,0 +1,381 @@
+"""Calls on arrays in shared heaps: any mixture is right, nobody touches what is given back."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from programs import run_ranks
+
+import smcoll
+from smcoll.memory.budget import budget
+from smcoll.topology import sysfs
+from smcoll.tuning import select
+
+PAGE = os.sysconf("SC_PAGESIZE")
+LARGE = 20_000    # elements: above the threshold
+PRIVATE = "numpy's own arrays are private in it"
+EVERYTHING_DIRECT = {"heap": True, "strict": True, "direct_size": 32 << 10,
+                     "scan": "shared_heap", "exscan": "shared_heap"}
+
+
+def allreduce(comm, send, recv) -> None:
+    send[:] = np.arange(len(send)) + comm.rank
+    recv[:] = -1
+    comm.Allreduce(send, recv)
+    assert np.array_equal(
+        recv, comm.size * np.arange(len(send)) + comm.size * (comm.size - 1) // 2)
+
+
+# ---------------------------------------------------------------------- communicators
+
+
+@pytest.mark.mpi(2, 3)
+@pytest.mark.parametrize("who", ["all", "none", "first", "others", "results", "operands"])
+def test_any_mixture_of_shared_and_private_arrays_is_right(comm_world, who):
+    def array(rank, result):
+        shared = {"all": True, "none": False, "first": rank == 0, "others": rank != 0,
+                  "results": result, "operands": not result}[who]
+        return smcoll.empty(LARGE) if shared else np.empty(LARGE)
+
+    with smcoll.Comm(comm_world, smcoll.Config(**EVERYTHING_DIRECT)) as comm:
+        rank, size = comm.rank, comm.size
+        # Of one node; over several the same must be right without.
+        assert comm.uses_heap or "network" in comm.explain("allreduce", nbytes=8).path
+        send, recv = array(rank, False), array(rank, True)
+        for root in range(size):
+            allreduce(comm, send, recv)
+            comm.Reduce(send, recv if rank == root else None, MPI.MAX, root)
+            if rank == root:
+                assert np.array_equal(recv, np.arange(LARGE) + size - 1)
+            send[:] = rank + 1
+            comm.Bcast(send, root)
+            assert (send == root + 1).all()
+        send[:] = rank
+        comm.Allreduce(MPI.IN_PLACE, send)
+        assert (send == size * (size - 1) // 2).all()
+        blocks = LARGE // size
+        send[:] = rank
+        comm.Allgather(send[:blocks], recv[:blocks * size])
+        assert np.array_equal(recv[:blocks * size], np.repeat(np.arange(size), blocks))
+        comm.Alltoall(recv[:blocks * size], send[:blocks * size])
+        assert (send[:blocks * size] == rank).all()
+        send[:] = rank + 1
+        comm.Reduce_scatter_block(send[:blocks * size], recv[:blocks])
+        assert (recv[:blocks] == size * (size + 1) // 2).all()
+        comm.Reduce_scatter_block(MPI.IN_PLACE, send[:blocks * size])
+        assert (send[:blocks] == size * (size + 1) // 2).all()
+        send[:] = rank + 1
+        comm.Scan(send, recv)
+        assert (recv == (rank + 1) * (rank + 2) // 2).all()
+        comm.Exscan(MPI.IN_PLACE, send)
+        assert rank == 0 or (send == rank * (rank + 1) // 2).all()
+        send[:] = rank
+        comm.Gather(send[:blocks], recv[:blocks * size] if rank == 0 else None)
+        comm.Scatter(recv[:blocks * size] if rank == 0 else None, send[blocks:2 * blocks])
+        assert (send[blocks:2 * blocks] == rank).all()
+
+
+@pytest.mark.mpi(2, 3)
+def test_operands_and_results_at_odd_addresses(comm_world):
+    with smcoll.Comm(comm_world, smcoll.Config(**EVERYTHING_DIRECT)) as comm:
+        for shift in (1, 3, 8 * comm.rank + 5):
+            send = smcoll.empty(8 * LARGE + 64, "u1")[shift:shift + 8 * LARGE].view("f8")
+            recv = smcoll.empty(8 * LARGE + 64, "u1")[7:7 + 8 * LARGE].view("f8")
+            send[:], recv[:] = comm.rank + 1, 0
+            comm.Allreduce([send, MPI.DOUBLE], [recv, MPI.DOUBLE])
+            assert (recv == comm.size * (comm.size + 1) // 2).all()
+
+
+@pytest.mark.mpi(2, 3)
+def test_the_same_bits_wherever_arrays_lie(comm_world):
+    with smcoll.Comm(comm_world, smcoll.Config(**EVERYTHING_DIRECT)) as comm:
+        values = np.random.default_rng(comm.rank).standard_normal(LARGE).astype("f4")
+        results = []
+        for send in (values, smcoll.array(values)):
+            for recv in (np.empty_like(values), smcoll.empty_like(values)):
+                if comm.rank == 0 and len(results) == 1:
+                    recv = np.empty_like(values)
+                comm.Allreduce(send, recv)
+                results.append(recv.tobytes())
+        assert len(set(results)) == 1
+        assert len(set(comm.allgather(results[0]))) == 1
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2, 3)
+def test_messages_are_read_in_place_from_the_size_on_that_explain_says(comm_world):
+    config = smcoll.Config(heap=True, strict=True, heap_threshold=32 << 10, direct_size=0)
+    with smcoll.Comm(comm_world, config) as comm:
+        cache = 0 if comm.engine.oversubscribed else sysfs.core_cache()
+        least = select.direct_sizes(config, comm.size, cache)
+        for collective, nbytes in least.items():
+            assert comm.explain(collective, 8 * LARGE).parameters["in_place_from"] == nbytes
+        for count in (LARGE, least["alltoall"] // 8):
+            before = sum(row["direct_bytes"] for row in comm.stats())
+            comm.Alltoall(smcoll.zeros(comm.size * count), smcoll.empty(comm.size * count))
+            assert sum(row["direct_bytes"] for row in comm.stats()) - before == (
+                8 * count * (comm.size - 1) if 8 * count >= least["alltoall"] else 0)
+        block, blocks = smcoll.zeros(LARGE), smcoll.empty(comm.size * LARGE)
+        before = sum(row["direct_bytes"] for row in comm.stats())
+        comm.Gather(block, blocks if comm.rank == 0 else None)
+        assert (sum(row["direct_bytes"] for row in comm.stats()) > before) == (
+            comm.rank == 0 and least["gather"] <= 8 * LARGE)
+
+
+def test_arrays_that_fit_a_cores_own_cache_are_staged():
+    config = smcoll.Config(heap_threshold=32 << 10, direct_size=0)
+    assert select.direct_sizes(config, 2, 1 << 20) == {
+        "gather": 16 << 20, "scatter": 8 << 20, "alltoall": 1 << 20}
+    assert select.direct_sizes(config, 8, 1 << 20) == {
+        "gather": 2 << 20, "scatter": 256 << 10, "alltoall": 256 << 10}
+    # Where ranks share cores.
+    assert set(select.direct_sizes(config, 8).values()) == {32 << 10}
+    for cache, nbytes in ((1 << 20, 2 << 20), (0, 32 << 10)):
+        rows = select.decide(config, 2, cache == 0, heaps=True, core_cache=cache)["allreduce"]
+        assert [row.algorithm == "shared_heap" for row in rows].index(True) == len(rows) - 1
+        assert rows[-2].up_to == nbytes - 1
+    told = smcoll.Config(direct_size=64 << 10)
+    assert set(select.direct_sizes(told, 8, 1 << 20).values()) == {64 << 10}
+    assert select.decide(told, 2, False, heaps=True,
+                         core_cache=1 << 20)["allreduce"][-2].up_to == (64 << 10) - 1
+
+
+@pytest.mark.staged(PRIVATE)
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
+def test_stats_and_explain_say_what_was_direct(comm_world):
+    with smcoll.Comm(comm_world, smcoll.Config(**EVERYTHING_DIRECT)) as comm:
+        assert comm.explain("allreduce", 8 * LARGE).algorithm == "shared_heap"
+        assert comm.explain("allreduce", 8).algorithm != "shared_heap"
+        assert "staged" in comm.explain("allreduce", 8).reason
+        assert comm.explain("gather", 8 * LARGE).parameters["in_place_from"] == 32768
+        allreduce(comm, np.empty(LARGE), np.empty(LARGE))
+        (row,) = (row for row in comm.stats() if row["algorithm"] == "shared_heap")
+        assert row["direct_bytes"] == 0
+        allreduce(comm, smcoll.empty(LARGE), smcoll.empty(LARGE))
+        (row,) = (row for row in comm.stats() if row["algorithm"] == "shared_heap")
+        # Half of the other's operand read, half of its result written.
+        assert abs(row["direct_bytes"] - 8 * LARGE) <= 128
+        block = smcoll.zeros(LARGE)
+        comm.Gather(block, smcoll.empty(2 * LARGE) if comm.rank == 0 else None)
+        (row,) = (row for row in comm.stats() if row["collective"] == "gather")
+        assert row["direct_bytes"] == (8 * LARGE if comm.rank == 0 else 0)
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2, 3)
+def test_long_broadcasts_and_allgathers_are_staged(comm_world):
+    """From where on depends on whether there are more than two ranks."""
+    with smcoll.Comm(comm_world, smcoll.Config(**EVERYTHING_DIRECT)) as comm:
+        for collective, nbytes, direct in (("bcast", 8 * LARGE, comm.size > 2),
+                                           ("bcast", 4 << 20, comm.size > 2),
+                                           ("bcast", 16 << 20, False),
+                                           ("allgather", 8 * LARGE, True),
+                                           ("allgather", 2 << 20, comm.size == 2),
+                                           ("allgather", 4 << 20, False)):
+            explanation = comm.explain(collective, nbytes)
+            assert (explanation.algorithm == "shared_heap") == direct
+            assert ("staged, wherever" in explanation.reason) == (not direct)
+
+
+@pytest.mark.mpi(2)
+def test_a_rank_returns_only_when_nobody_uses_its_arrays(comm_world):
+    """What a rank writes into its arrays right after a call is never seen by the others in it."""
+    with smcoll.Comm(comm_world, smcoll.Config(**EVERYTHING_DIRECT, bcast="shared_heap")) as comm:
+        send, recv = smcoll.empty(LARGE), smcoll.empty(LARGE)
+        many, others = smcoll.empty(2 * LARGE), smcoll.empty(2 * LARGE)
+        for number in range(200):
+            send[:] = number
+            comm.Allreduce(send, recv)
+            send[:] = -1
+            assert (recv == 2 * number).all()
+            recv[:] = -2
+            send[:] = number
+            comm.Bcast(send, number % 2)
+            send[:] = number + comm.rank
+            comm.Allgather(send, many)
+            send[:] = -1
+            assert (many[:LARGE] == number).all() and (many[LARGE:] == number + 1).all()
+            many[:LARGE], many[LARGE:] = 10 * comm.rank, 10 * comm.rank + 1
+            comm.Alltoall(many, others)
+            many[:] = -3
+            assert (others[:LARGE] == comm.rank).all() and (others[LARGE:] == 10 + comm.rank).all()
+            send[:] = number
+            comm.Gather(send, many if comm.rank == 1 else None, 1)
+            send[:] = -1
+            assert comm.rank == 0 or (many == number).all()
+
+
+def mapped() -> int:
+    """Heaps that this process has mapped, its own and others."""
+    with open("/proc/self/maps") as maps:
+        return sum("smcoll-heap" in line for line in maps)
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
+def test_heaps_are_mapped_once_for_all_communicators_and_unmapped_with_the_last(comm_world):
+    config = smcoll.Config(**EVERYTHING_DIRECT)
+    smcoll.empty(1)
+    own = mapped()
+    comms = [smcoll.Comm(comm_world, config) for _ in range(3)]
+    for comm in comms:
+        assert comm.uses_heap and mapped() == own + 1
+    array = smcoll.zeros(5)
+    for comm in comms:
+        comm.Free()
+    del comm, comms[:]
+    gc.collect()
+    assert mapped() == own
+    assert smcoll.is_shared(array) and not array.any()
+
+
+@pytest.mark.staged(PRIVATE)
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
+def test_where_one_rank_has_no_heap_all_stage(comm_world, monkeypatch, capfd):
+    if comm_world.rank == 1:
+        def refuse(config, ranks_on_node=0):
+            raise OSError(28, "no space for this test")
+        monkeypatch.setattr("smcoll.memory.heap_arrays.ensure", refuse)
+    with smcoll.Comm(comm_world, smcoll.Config(heap=True)) as comm:
+        assert not comm.uses_heap
+        assert comm.explain("allreduce", 8 * LARGE).path == "shared memory"
+        allreduce(comm, smcoll.zeros(LARGE, comm=comm), np.zeros(LARGE))
+        assert not smcoll.is_shared(smcoll.zeros(LARGE, comm=comm))
+    if comm_world.rank == 0:
+        assert "no shared heaps" in capfd.readouterr().err
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2, 3)
+def test_heaps_that_one_rank_cannot_map_are_given_back_by_all(comm_world, monkeypatch):
+    gc.collect()
+    before, claimed = mapped(), budget.claimed
+    if comm_world.rank == comm_world.size - 1:
+        def refuse(record):
+            raise OSError(13, "no permission for this test")
+        monkeypatch.setattr("smcoll.memory.heap.PeerHeap", refuse)
+    with smcoll.Comm(comm_world, smcoll.Config(heap=True)) as comm:
+        assert not comm.uses_heap
+        gc.collect()
+        assert mapped() == max(before, 1)
+        allreduce(comm, smcoll.zeros(LARGE), smcoll.zeros(LARGE))
+    assert budget.claimed == claimed
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
+def test_a_set_up_that_is_interrupted_gives_back_what_it_had(comm_world, monkeypatch):
+    def interrupt(config, ranks_on_node=0):
+        raise KeyboardInterrupt
+
+    claimed = budget.claimed
+    with open("/proc/self/maps") as maps:
+        before = sum("smcoll" in line for line in maps)
+    monkeypatch.setattr("smcoll.memory.heap_arrays.ensure", interrupt)
+    comm = smcoll.Comm(comm_world, smcoll.Config(heap=True))
+    with pytest.raises(KeyboardInterrupt):
+        comm.Barrier()
+    assert budget.claimed == claimed
+    with open("/proc/self/maps") as maps:
+        assert sum("smcoll" in line for line in maps) == before
+    comm.Free()
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
+def test_making_an_array_waits_for_nobody(comm_world):
+    comm = smcoll.Comm(comm_world, smcoll.Config(heap=True))
+    if comm.rank == 0:
+        comm.send(smcoll.is_shared(smcoll.empty(LARGE, comm=comm)), 1)
+    else:
+        assert comm.recv(source=0)
+    comm.Barrier()
+    assert smcoll.is_shared(smcoll.empty(LARGE, comm=comm))
+    comm.Free()
+
+
+# ---------------------------------------------------------------------- calls that fail
+
+
+IMPATIENT = smcoll.Config(timeout=0.3, bcast="shared_heap", **EVERYTHING_DIRECT)
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
+@pytest.mark.parametrize("collective", ["bcast", "allreduce", "allgather", "gather", "scan"])
+def test_what_a_rank_changes_after_it_gave_up_is_not_taken_for_data(comm_world, collective):
+    """Rank 0 gives up waiting for rank 1 and goes on with its array, which it had published."""
+    comm = smcoll.Comm(comm_world, IMPATIENT)
+    mine, all_blocks = smcoll.zeros(LARGE), smcoll.zeros(2 * LARGE)
+    calls = {"bcast": lambda: comm.Bcast(mine, 0),
+             "allreduce": lambda: comm.Allreduce(mine, all_blocks[:LARGE]),
+             "allgather": lambda: comm.Allgather(mine, all_blocks),
+             "gather": lambda: comm.Gather(mine, all_blocks if comm.rank == 1 else None, 1),
+             "scan": lambda: comm.Scan(mine, all_blocks[:LARGE])}
+    calls[collective]()
+    if comm.rank == 0:
+        with pytest.raises(smcoll.WaitTimeout):
+            calls[collective]()
+        mine[:] = 7
+        comm_world.Barrier()
+    else:
+        comm_world.Barrier()
+        with pytest.raises(smcoll.Error):
+            calls[collective]()
+    comm.Free()
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
+def test_memory_of_a_call_that_failed_is_not_used_again(comm_world):
+    """Rank 1, which has not noticed yet, would write its part of the result there."""
+    comm = smcoll.Comm(comm_world, IMPATIENT)
+    # A size that nothing else has: what is freed is what is taken next.
+    send, recv = smcoll.zeros(LARGE + 3 * PAGE), smcoll.zeros(LARGE + 3 * PAGE)
+    comm.Allreduce(send, recv)
+    if comm.rank == 0:
+        with pytest.raises(smcoll.WaitTimeout):
+            comm.Allreduce(send, recv[:])
+        addresses = {send.ctypes.data, recv.ctypes.data}
+        del send, recv
+        gc.collect()
+        others = [smcoll.zeros(LARGE + 3 * PAGE) for _ in range(4)]
+        assert not addresses & {other.ctypes.data for other in others}
+    comm_world.Barrier()
+    if comm.rank == 1:
+        with pytest.raises(smcoll.Error):
+            comm.Allreduce(send, recv)
+    comm.Free()
+
+
+# ---------------------------------------------------------------------- jobs of their own
+
+INSTALLED = """
+    import numpy as np, smcoll
+    {install}
+    from mpi4py import MPI
+    comm = MPI.COMM_WORLD
+    send, recv = np.full(1_000_000, comm.rank + 1.0), np.empty(1_000_000)
+    assert smcoll.is_shared(send) and smcoll.is_shared(recv)
+    comm.Allreduce(send, recv)
+    assert (recv == 3).all()
+    assert any(row["direct_bytes"] for row in comm.stats())
+    MPI.Finalize()
+    send += recv
+    assert smcoll.is_shared(send.copy())
+    print("end")
+"""
+
+
+@pytest.mark.parametrize("install, environment", [
+    ("smcoll.install(heap=True)", {}), ("smcoll.install()", {"SMCOLL_HEAP": "1"}),
+])
+def test_a_program_needs_no_change(install, environment):
+    result = run_ranks(2, INSTALLED.format(install=install), environment=environment, alone=True)
+    assert result.returncode == 0 and result.stdout.count("end") == 2, result.stderr

@@ -1,0 +1,195 @@
+"""A long Scatter or Alltoall, whose receivers read the senders' memory through the kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import smcoll
+from smcoll.memory import cross_memory
+
+LARGE = 20_000    # elements: more than a chunk
+SETTINGS = {"kernel_copy_size": 1, "heap": False, "strict": True}
+
+
+@pytest.fixture
+def comm(comm_world):
+    """A communicator whose every Scatter is copied through the kernel."""
+    with smcoll.Comm(comm_world, smcoll.Config(**SETTINGS)) as comm:
+        skip_where_refused(comm)
+        yield comm
+
+
+def skip_where_refused(comm) -> None:
+    if not comm.engine.kernel_copy_sizes:
+        pytest.skip("nobody reads a peer's memory: the kernel refuses, or there are several nodes")
+
+
+def direct_bytes(comm) -> int:
+    return sum(row["direct_bytes"] for row in comm.stats())
+
+
+@pytest.mark.mpi(2, 3)
+def test_blocks_are_copied_once_to_their_ranks(comm):
+    received = 0
+    for count in (LARGE, 29, 1, 7 * LARGE):
+        for root in range(comm.size):
+            send = np.arange(count * comm.size) + root if comm.rank == root else None
+            recv = np.full(count, -1)
+            comm.Scatter(send, recv, root)
+            assert np.array_equal(recv, np.arange(count) + comm.rank * count + root)
+            # What one chunk holds is not worth the root's wait.
+            if comm.rank != root and recv.nbytes > comm.engine.stream_chunk:
+                received += recv.nbytes
+            assert direct_bytes(comm) == received
+
+
+@pytest.mark.mpi(3)
+def test_blocks_of_different_lengths_and_in_place(comm):
+    counts = [LARGE, 0, 3 * LARGE]
+    everything = np.arange(sum(counts))
+    for in_place in (False, True):
+        recv = np.full(counts[comm.rank], -1)
+        target = MPI.IN_PLACE if in_place and comm.rank == 0 else recv
+        comm.Scatterv([everything, counts] if comm.rank == 0 else None, target)
+        if not (in_place and comm.rank == 0):
+            first = sum(counts[:comm.rank])
+            assert np.array_equal(recv, everything[first:first + counts[comm.rank]])
+
+
+@pytest.mark.mpi(2, 3, 8)
+def test_alltoall_is_copied_once(comm):
+    for turn in range(3):
+        send = np.arange(comm.size * LARGE) + comm.rank * 10**7 + turn
+        recv = np.full(comm.size * LARGE, -1)
+        comm.Alltoall(send, recv)
+        for rank in range(comm.size):
+            block = np.arange(comm.rank * LARGE, (comm.rank + 1) * LARGE) + rank * 10**7 + turn
+            assert np.array_equal(recv[rank * LARGE:(rank + 1) * LARGE], block)
+    assert direct_bytes(comm) == 3 * (comm.size - 1) * 8 * LARGE
+
+
+@pytest.mark.mpi(2, 3)
+def test_alltoall_in_place_is_staged(comm):
+    for turn in range(3):
+        recv = np.arange(comm.size * LARGE) + comm.rank * 10**7 + turn
+        comm.Alltoall(MPI.IN_PLACE, recv)
+        for rank in range(comm.size):
+            block = np.arange(comm.rank * LARGE, (comm.rank + 1) * LARGE) + rank * 10**7 + turn
+            assert np.array_equal(recv[rank * LARGE:(rank + 1) * LARGE], block)
+    assert direct_bytes(comm) == 0
+
+
+@pytest.mark.mpi(3)
+def test_alltoall_that_is_in_place_on_one_rank_only(comm):
+    """What arrives there must wait until what lies there has gone."""
+    for turn in range(20):
+        send = np.arange(comm.size * LARGE) + comm.rank * 10**7 + turn
+        recv = np.full(comm.size * LARGE, -1)
+        if comm.rank == turn % comm.size:
+            recv[:] = send
+            comm.Alltoall(MPI.IN_PLACE, recv)
+        else:
+            comm.Alltoall(send, recv)
+        for rank in range(comm.size):
+            block = np.arange(comm.rank * LARGE, (comm.rank + 1) * LARGE) + rank * 10**7 + turn
+            assert np.array_equal(recv[rank * LARGE:(rank + 1) * LARGE], block)
+
+
+@pytest.mark.mpi(2, 3)
+def test_what_is_received_with_holes_is_staged(comm):
+    """A receiver refuses to read through the kernel what it would have to scatter."""
+    column = MPI.DOUBLE.Create_vector(LARGE, 1, 2).Commit()
+    for turn in range(3):
+        send = np.arange(LARGE * comm.size) + turn if comm.rank == 0 else None
+        recv = np.full(2 * LARGE, -1.0)
+        comm.Scatter(None if send is None else send.astype("d"), [recv, 1, column])
+        assert np.array_equal(recv[::2], np.arange(LARGE) + comm.rank * LARGE + turn)
+        assert (recv[1::2] == -1).all()
+        contiguous = np.empty(LARGE)
+        comm.Scatter(None if send is None else send.astype("d"), contiguous)
+        assert np.array_equal(contiguous, recv[::2])
+    assert direct_bytes(comm) == (3 * 8 * LARGE if comm.rank else 0)
+    column.Free()
+
+
+@pytest.mark.mpi(2)
+def test_a_message_that_is_too_long_is_truncated_and_the_next_one_arrives(comm):
+    room = LARGE - comm.rank
+    for recv in (np.full(room, -1.0), np.full(LARGE, -1.0)):
+        send = np.arange(2.0 * LARGE) if comm.rank == 0 else None
+        if comm.rank and len(recv) < LARGE:
+            with pytest.raises(MPI.Exception) as caught:
+                comm.Scatter(send, recv)
+            assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+        else:
+            comm.Scatter(send, recv)
+        assert np.array_equal(recv, np.arange(len(recv)) + comm.rank * LARGE)
+
+
+@pytest.mark.mpi(2, 3)
+def test_the_root_returns_only_when_all_have_read(comm):
+    send, recv = np.empty(comm.size * LARGE), np.empty(LARGE)
+    for number in range(200):
+        send[:] = number
+        comm.Scatter(send, recv, number % comm.size)
+        send[:] = -1
+        assert (recv == number).all()
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
+def test_another_process_under_the_ranks_id_is_not_read(comm_world, monkeypatch):
+    """A rank is what has the bytes of the set-up: here rank 1 expects others of it afterwards."""
+    if comm_world.rank == 1:
+        real = cross_memory.readable
+        monkeypatch.setattr(cross_memory, "readable", lambda record: real(record) and bool(
+            record.update(bytes="00" * 16) or True))
+    with smcoll.Comm(comm_world, smcoll.Config(**SETTINGS)) as comm:
+        skip_where_refused(comm)
+        recv = np.empty(LARGE)
+        comm.Scatter(np.arange(2.0 * LARGE) if comm.rank == 0 else None, recv)
+        assert np.array_equal(recv, np.arange(LARGE) + comm.rank * LARGE)
+        assert direct_bytes(comm) == 0
+
+
+@pytest.mark.mpi(2, 3)
+def test_where_one_rank_cannot_read_nobody_does(comm_world, monkeypatch):
+    if comm_world.rank == 1:
+        monkeypatch.setattr("smcoll.memory.cross_memory.readable", lambda other: False)
+    with smcoll.Comm(comm_world, smcoll.Config(**SETTINGS)) as comm:
+        assert not comm.engine.kernel_copy_sizes
+        assert "kernel_copy_from" not in comm.explain("scatter", 8 * LARGE).parameters
+        recv = np.empty(LARGE)
+        comm.Scatter(np.arange(comm.size * LARGE) * 1.0 if comm.rank == 0 else None, recv)
+        assert recv[0] == comm.rank * LARGE and direct_bytes(comm) == 0
+
+
+@pytest.mark.mpi(2)
+def test_explain_says_so_and_it_can_be_switched_off(comm, comm_world):
+    assert comm.explain("scatter", 8 * LARGE).parameters["kernel_copy_from"] == 1
+    assert "kernel" in comm.explain("scatter", 8 * LARGE).reason
+    assert "kernel" not in comm.explain("gather", 8 * LARGE).reason
+    with smcoll.Comm(comm_world, smcoll.Config(**SETTINGS | {"kernel_copy": False})) as other:
+        assert not other.engine.kernel_copy_sizes
+        assert "kernel" not in other.explain("scatter", 8 * LARGE).reason
+
+
+@pytest.mark.mpi(2)
+def test_what_the_root_changes_after_it_gave_up_is_not_taken_for_data(comm_world):
+    comm = smcoll.Comm(comm_world, smcoll.Config(**SETTINGS, timeout=1, warn_after=0))
+    send, recv = np.zeros(2 * LARGE), np.zeros(LARGE)
+    comm.Barrier()
+    skip_where_refused(comm)    # a ring takes so much without waiting
+    comm.Scatter(send if comm.rank == 0 else None, recv)
+    if comm.rank == 0:
+        with pytest.raises(smcoll.WaitTimeout):
+            comm.Scatter(send, recv)
+        send[:] = 7
+        comm_world.Barrier()
+    else:
+        comm_world.Barrier()
+        with pytest.raises(smcoll.Error):
+            comm.Scatter(None, recv)
+    comm.Free()

@@ -1,0 +1,526 @@
+"""The command line, from outside: what it prints, writes and returns."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from smcoll import config
+from smcoll.algorithms import ALGORITHMS
+from smcoll.bench import floor
+from smcoll.cli import output, peers, selection
+from smcoll.launch import launch, mpi_settings
+
+LIMITS = Path(__file__).parents[2] / "bench" / "results" / "limits-2-cores.json"
+PROGRAM = """\
+import sys
+from mpi4py import MPI
+import numpy as np
+import neighbour
+world = MPI.COMM_WORLD
+total = np.empty(3)
+world.Allreduce(np.full(3, world.rank + 1.0), total)
+if world.rank == 0:
+    print("argv", sys.argv[1:], "name", __name__, "layer", type(world).__module__.split(".")[0],
+          "total", total.tolist(), flush=True)
+what = sys.argv[1] if len(sys.argv) > 1 else ""
+if world.rank == world.size - 1:
+    if what == "raise":
+        raise ValueError("on purpose")
+    if what == "exit":
+        sys.exit(7)
+if what in ("raise", "exit"):
+    world.Barrier()
+"""
+
+
+def smcoll(*arguments, cwd=None, environment=None, code=0):
+    """Run the program as from a shell; the finished process."""
+    result = subprocess.run(
+        launch.own_command(*map(str, arguments)), capture_output=True, text=True, errors="replace",
+        timeout=120, stdin=subprocess.DEVNULL, cwd=cwd, check=False,
+        env={**os.environ, **(environment or {})})
+    assert result.returncode == code, result.stdout + result.stderr
+    return result
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A program with a module beside it, also as a package."""
+    for folder in (tmp_path, tmp_path / "package"):
+        folder.mkdir(exist_ok=True)
+    (tmp_path / "neighbour.py").touch()
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "__main__.py").write_text(PROGRAM)
+    return tmp_path / "program.py"
+
+
+# ---------------------------------------------------------------------- run
+
+
+def test_run_gives_the_program_its_arguments_and_the_layer(program):
+    result = smcoll("run", "-n", 2, program, "a", "-n", "5", "--json", "x y")
+    assert result.stdout.strip() == ("argv ['a', '-n', '5', '--json', 'x y'] name __main__ "
+                                     "layer smcoll total [3.0, 3.0, 3.0]")
+
+
+def test_run_module(program):
+    result = smcoll("run", "-n", 2, "-m", "package", "-m", "b", cwd=program.parent)
+    assert "argv ['-m', 'b'] name __main__ layer smcoll total [3.0" in result.stdout
+
+
+def test_run_without_mpiexec_is_one_rank(program):
+    result = smcoll("run", program, "c")
+    assert "argv ['c'] name __main__ layer smcoll total [1.0" in result.stdout
+
+
+def test_run_inside_a_job(program):
+    job = launch.run(2, launch.own_command("run", str(program), "d"), 60, capture_output=True,
+                     text=True, stdin=subprocess.DEVNULL)
+    assert job.returncode == 0, job.stderr
+    assert "argv ['d'] name __main__ layer smcoll total [3.0" in job.stdout
+
+
+def test_run_inside_a_job_refuses_to_start_another(program):
+    result = smcoll("run", "-n", 2, program, environment={"PMI_RANK": "0"}, code=2)
+    assert "leave -n and --hosts out" in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_an_exception_on_one_rank_ends_the_job(program):
+    result = smcoll("run", "-n", 3, program, "raise", code=1)
+    assert "ValueError: on purpose" in result.stderr
+    # The program's own frames only.
+    assert "run_program.py" not in result.stderr
+
+
+def test_exit_codes_are_kept(program):
+    smcoll("run", "-n", 3, program, "exit", code=7)
+    smcoll("run", program, "exit", code=7)
+
+
+def test_run_disabled_by_environment(program):
+    result = smcoll("run", "-n", 2, program, environment={"SMCOLL_DISABLE": "1"})
+    assert "layer mpi4py total [3.0" in result.stdout
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    assert "FileNotFoundError" in smcoll("run", tmp_path / "nothing.py", code=1).stderr
+
+
+# ---------------------------------------------------------------------- info
+
+
+def test_info(tmp_path):
+    result = smcoll("info", "-n", 4, "--json", tmp_path / "info.json")
+    info = launch.mpi_info()
+    assert info.mpiexec in result.stdout and info.library in result.stdout
+    facts = json.loads((tmp_path / "info.json").read_text())
+    assert facts["mpi"]["family"] == info.family
+    assert facts["machine"]["affinity"] == sorted(os.sched_getaffinity(0))
+    assert facts["machine"]["shared_memory_total"] >= facts["machine"]["shared_memory_free"] > 0
+    layout = facts["layout"]
+    assert layout["total"] == layout["header"] + 4 * (
+        layout["control_per_rank"] + layout["streams_per_rank"]
+        + layout["banks"] * layout["segments"] * layout["segment_size"])
+    assert set(facts["algorithms"]) == set(ALGORITHMS)
+
+
+def test_info_without_mpi_says_so():
+    result = smcoll("info", environment={"MPI4PY_LIBMPI": "/nonexistent/libmpi.so",
+                                         "MPI4PY_MPIABI": "nonexistent"})
+    assert "can't load an MPI library" in result.stdout
+
+
+def test_info_config_lists_every_setting():
+    text = smcoll("info", "--config").stdout
+    for row in config.describe():
+        assert row["environment"] in text and row["name"] in text
+
+
+# ---------------------------------------------------------------------- compare
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """One short comparison for several tests."""
+    folder = tmp_path_factory.mktemp("compare")
+    result = smcoll("compare", "-n", 2, "-m", "8:4K", "--factor", 64, "--budget", 0.05,
+                    "--limits", LIMITS, "--json", folder / "out.json", "--csv", folder / "out.csv")
+    return result, json.loads((folder / "out.json").read_text()), folder / "out.csv"
+
+
+def test_compare_rows(compared):
+    rows = compared[1]["rows"]
+    points = [(row["collective"], row["bytes"]) for row in rows]
+    sizes = [8, 512, 4096]
+    assert points == [("barrier", 0), *(
+        (name, size) for name in ("bcast", "reduce", "allreduce") for size in sizes)]
+    for row in rows:
+        assert row["ranks"] == 2
+        assert row["valid"] is row["mpi_valid"] is row["point_to_point_valid"] is True
+        assert row["path"] == "shared memory" and row["algorithm"]
+        assert 0 < row["smcoll_us_min"] <= row["smcoll_us"] <= row["smcoll_us_max"]
+        assert 0 < row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
+        assert row["point_to_point_us"] > 0 and row["point_to_point_ratio"] > 0
+        assert row["iterations"] % 2 == 0 or row["collective"] in ("barrier", "allreduce")
+
+
+def test_compare_meta(compared):
+    meta = compared[1]["meta"]
+    info = launch.mpi_info()
+    assert meta["mpi"]["mpiexec"] == info.mpiexec
+    assert meta["point_to_point"] == mpi_settings.point_to_point_settings(info.family)
+    assert [len(job["placement"]) for job in meta["jobs"]] == [2]
+    assert meta["jobs"][0]["thread_level"] == "multiple"
+
+
+def test_compare_table_says_how_messages_were_forced(compared):
+    text = compared[0].stdout
+    (name, value), = mpi_settings.point_to_point_settings(launch.mpi_info().family).items()
+    assert f"{name}={value}" in text
+    assert text.count("shared memory") == len(compared[1]["rows"])
+
+
+def test_compare_shows_the_least_time_that_the_machine_allows(compared):
+    limits = floor.read(LIMITS)
+    for row in compared[1]["rows"]:
+        assert row["limit_us"] == floor.floor(limits, row["collective"], row["bytes"], 2,
+                                              statistic="median")
+    assert "limit us" in compared[0].stdout
+
+
+def test_compare_csv(compared):
+    with open(compared[2], newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [(row["collective"], int(row["bytes"])) for row in rows] == [
+        (row["collective"], row["bytes"]) for row in compared[1]["rows"]]
+
+
+def test_compare_one_algorithm_one_thread_level(tmp_path):
+    smcoll("compare", "-n", 2, "-m", 4096, "--factor", 1000, "--collectives", "reduce,allreduce",
+           "--algorithms", "tiled", "--no-point-to-point", "--thread-level", "single", "-i", 10,
+           "-x", 2, "-r", 5, "--no-validate", "--json", tmp_path / "out.json")
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert {row["algorithm"] for row in record["rows"]} == {"tiled"}
+    assert {(row["iterations"], row["repetitions"]) for row in record["rows"]} == {(10, 5)}
+    assert {row["valid"] for row in record["rows"]} == {None}
+    assert "point_to_point_us" not in record["rows"][0]
+    assert record["meta"]["jobs"][0]["thread_level"] in ("single", "funneled")
+
+
+def test_compare_inside_a_job(tmp_path):
+    job = launch.run(2, launch.own_command(
+        "compare", "-m", "8:8", "--collectives", "bcast", "--budget", "0.02",
+        "--json", str(tmp_path / "out.json")), 60, capture_output=True, text=True,
+        stdin=subprocess.DEVNULL)
+    assert job.returncode == 0, job.stderr
+    assert "point-to-point: not measured" in job.stdout
+    row, = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert row["ranks"] == 2 and row["valid"] is True
+
+
+def test_compare_inside_a_job_on_several_nodes(tmp_path):
+    program = tmp_path / "pretend.py"
+    program.write_text("""\
+import os
+import sys
+from mpi4py import MPI
+os.environ["SMCOLL_NODE"] = "ab"[MPI.COMM_WORLD.rank // 2]
+from smcoll.cli import main
+main()
+""")
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    job = launch.run(3, [
+        sys.executable, str(program), "compare", "--sizes", "8,64K", "--collectives",
+        "barrier,bcast,reduce,allreduce,allgather", "--budget", "0.02", "-r", "2",
+        "--json", str(tmp_path / "out.json")], 60, capture_output=True, text=True,
+        stdin=subprocess.DEVNULL, environment={"PYTHONPATH": path})
+    assert job.returncode == 0, job.stderr
+    assert "3 ranks on 2 nodes (2, 1)" in job.stdout
+    record = json.loads((tmp_path / "out.json").read_text())
+    nodes, = (job["nodes"] for job in record["meta"]["jobs"])
+    assert [node["ranks"] for node in nodes] == [[0, 1], [2]]
+    assert [node["host"].split()[-1] for node in nodes] == ["a", "b"]
+    stages = {(row["collective"], row["bytes"]): row["parameters"].get("stages", [])
+              for row in record["rows"]}
+    assert {row["path"] for row in record["rows"]} == {"shared memory and network"}
+    assert all(row["valid"] for row in record["rows"])
+    assert stages["barrier", 0] == stages["allreduce", 8] == [
+        "fan_in", "recursive_doubling", "fan_out"]
+    assert "leaders: fan_in, recursive_doubling, fan_out" in job.stdout
+    assert stages["bcast", 8] == ["binomial tree", "fan_out"]
+    assert stages["reduce", 65536][1] == "binomial tree"
+    assert stages["allreduce", 65536][1] == "slices by 1 ranks of a node"
+
+
+def test_compare_fails_when_a_result_is_wrong(tmp_path):
+    program = tmp_path / "broken.py"
+    program.write_text("""\
+import sys
+from smcoll.bench import measure
+from smcoll.cli import main
+
+methods_of = measure.methods_of
+
+def forgetful(name, comm):  # smcoll's Bcast never gets to the last element
+    whole = methods_of(name, comm)
+    if name != "smcoll":
+        return whole
+    return measure.Contender(name, lambda collective: lambda buffer, root: (
+        whole.call_of(collective)(buffer[:-1], root)))
+
+measure.methods_of = forgetful
+sys.argv = ["smcoll", "compare", "-m", "64:64", "--collectives", "bcast", "--budget", "0.02"]
+main()
+""")
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    job = launch.run(2, [sys.executable, str(program)], 60, capture_output=True, text=True,
+                     stdin=subprocess.DEVNULL, environment={"PYTHONPATH": path})
+    assert job.returncode == 1, job.stderr
+    assert "WRONG: smcoll" in job.stdout
+    assert "smcoll bcast of 64 bytes: rank" in job.stdout
+
+
+def test_a_job_that_fails_is_reported(tmp_path):
+    result = smcoll("compare", "-n", 2, "-m", "8:8", "--collectives", "bcast",
+                    environment={"SMCOLL_BANKS": "no number"}, code=1)
+    assert "SMCOLL_BANKS" in result.stderr
+
+
+@pytest.mark.parametrize("arguments, text", [
+    (["-m", "8:x"], "not a number of bytes"),
+    (["-m", "64:8"], "multiples of 8"),
+    (["-m", "12"], "multiples of 8"),
+    (["-n", "2,x"], "numbers of ranks"),
+    (["-n", "0"], "numbers of ranks"),
+    (["--collectives", "gossip"], "gossip"),
+    (["--algorithms", "magic"], "magic"),
+    (["--thread-level", "double"], "thread-level"),
+    (["-T", "float16"], "a type such as"),
+    (["-T", "complex128"], "a type such as"),
+    (["-k", "first"], "rotate"),
+    (["--mpi-setting", "turbo"], "turbo"),
+    (["--mpi-setting", "han"], "on one host"),
+    (["--hosts", "h1:x"], "is no host"),
+    (["--hosts", "h1,h2"], "-n is needed"),
+    (["--hosts", "h1:2", "-n", "4"], "the hosts take 2 ranks"),
+    (["--hostfile", "/nonexistent"], "--hostfile"),
+    (["--hosts", "h1", "--hostfile", "/dev/null"], "either --hosts or --hostfile"),
+    (["--sizes", "12"], "multiples of 8"),
+    (["--limits", os.devnull], "no limits as bench/limits.py writes them"),
+    (["--layout", "0,0,x", "-n", "2"], "layout"),
+])
+def test_compare_refuses_bad_options(arguments, text):
+    result = smcoll("compare", *arguments, code=1 if "--layout" in arguments else 2)
+    assert text in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_sizes_end_with_the_largest():
+    assert selection.sizes("8:4M", 4)[-3:] == [524288, 2097152, 4194304]
+    assert selection.sizes("1K", 16) == [8, 128, 1024]
+    assert selection.sizes("8:8", 4) == [8]
+    assert selection.sizes("1:4", 2, element=1) == [1, 2, 4]
+    assert selection.sizes("8:4M", 4, "1K,64") == [1024, 64]
+
+
+def test_compare_every_collective_of_the_interface(tmp_path):
+    smcoll("compare", "-n", 3, "--sizes", "8,4K", "--collectives", "all", "--budget", 0.02, "-f",
+           "-T", "int32", "-k", 1, "--no-point-to-point", "--json", tmp_path / "out.json")
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert {row["collective"] for row in rows} == set(selection.COLLECTIVES)
+    assert len(rows) == 2 * len(selection.COLLECTIVES) - 1
+    assert {row["valid"] for row in rows} == {True}, rows
+    assert {row["path"] for row in rows} == {"shared memory"}
+
+
+def test_compare_names_the_rows_that_memory_does_not_allow(tmp_path):
+    result = smcoll("compare", "-n", 2, "--sizes", "8,64K", "--collectives", "alltoall", "--budget",
+                    0.02, "-M", "256K", "--no-point-to-point", "--json", tmp_path / "out.json")
+    assert [row["bytes"] for row in json.loads((tmp_path / "out.json").read_text())["rows"]] == [8]
+    assert "left out: 2 ranks: alltoall of 65536 bytes" in result.stdout
+
+
+def test_compare_a_row_for_each_algorithm(tmp_path):
+    smcoll("compare", "-n", 2, "--sizes", "64K", "--collectives", "allreduce,bcast", "--budget",
+           0.02, "--algorithms", "auto,tiled,recursive_doubling", "--no-point-to-point", "--json",
+           tmp_path / "out.json", "--plot", tmp_path / "out.svg")
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert [(row["collective"], row["algorithm"]) for row in rows] == [
+        ("allreduce", "all_read"), ("allreduce", "tiled"), ("allreduce", "recursive_doubling"),
+        ("bcast", "fan_out")]
+    # MPI is measured once for all of them.
+    assert len({row["mpi_us"] for row in rows if row["collective"] == "allreduce"}) == 1
+
+
+def test_compare_direct_access_beside_staging(tmp_path):
+    smcoll("compare", "-n", 2, "--sizes", "8M", "--collectives", "allreduce,alltoall,gather",
+           "--heap", "--budget", 0.05, "--no-point-to-point", "--json", tmp_path / "c.json",
+           environment={"SMCOLL_DIRECT_SIZE": "0"})
+    rows = json.loads((tmp_path / "c.json").read_text())["rows"]
+    assert [(row["collective"], row["algorithm"]) for row in rows] == [
+        ("allreduce", "shared_heap"), ("allreduce", "all_read"),
+        ("alltoall", "direct, in place"), ("alltoall", "direct"),
+        ("gather", "direct, staged"), ("gather", "direct")]
+    assert all(row["valid"] for row in rows)
+
+
+def test_compare_peers_merges_environments_and_settings(tmp_path):
+    settings = mpi_settings.settings(launch.mpi_info().family)
+    result = smcoll("compare", "-n", 2, "--sizes", "8", "--collectives", "barrier,scan", "--budget",
+                    0.02, "--limits", LIMITS, "--peers", sys.prefix,
+                    "--json", tmp_path / "out.json")
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert len(record["meta"]["peers"]) == len(settings)
+    for row in record["rows"]:
+        assert row["ratio"] == min(figures["ratio"] for figures in row["peers"].values())
+        assert row["peers"][row["fastest"]]["ratio"] == row["ratio"]
+        assert row["fastest"] in result.stdout
+        assert row["limit_us"] > 0
+    assert "limit us" in result.stdout
+
+
+def test_the_fastest_peer_is_the_one_with_the_smallest_ratio():
+    def rows(mpi_us, smcoll_us, valid=True):
+        ratio = mpi_us / smcoll_us
+        return [{"ranks": 2, "collective": "scan", "bytes": 8, "algorithm": "direct",
+                 "mpi_us": mpi_us, "mpi_us_min": mpi_us, "mpi_us_max": mpi_us,
+                 "smcoll_us": smcoll_us, "smcoll_us_min": smcoll_us, "smcoll_us_max": smcoll_us,
+                 "ratio": ratio if valid else None, "ratio_low": ratio if valid else None,
+                 "ratio_high": ratio if valid else None, "path": "shared memory",
+                 "distance": "near", "round_trip_ns": [90, 110],
+                 "parameters": {}, "valid": True, "mpi_valid": valid,
+                 "problems": [] if valid else ["mpi scan of 8 bytes: wrong"]}]
+
+    row, = peers.merge({"A": rows(3, 1), "B": rows(4, 2), "C": rows(1, 1, valid=False)})
+    assert (row["fastest"], row["ratio"], row["smcoll_us"], row["mpi_us"]) == ("B", 2, 2, 4)
+    assert row["valid"] is True and row["problems"] == ["C: mpi scan of 8 bytes: wrong"]
+
+
+def test_peers_without_smcoll_or_named_twice_are_refused(tmp_path):
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\necho 'No module named smcoll' >&2; exit 1\n")
+    python.chmod(0o755)
+    result = smcoll("compare", "--peers", tmp_path, code=2)
+    assert "No module named smcoll" in result.stderr
+    result = smcoll("compare", "--peers", f"{sys.prefix},{sys.prefix}", code=2)
+    assert launch.mpi_info().title in result.stderr and "too" in result.stderr
+    assert "no Python environment" in smcoll("compare", "--peers", "/dev/null", code=2).stderr
+
+
+# ---------------------------------------------------------------------- sweep
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    result = smcoll("sweep", "-n", 3, "--sizes", "8,8K", "--collectives", "bcast,allreduce",
+                    "--fan-in", "1,2,3", "--fan-out", "2", "--arity", "2,3,4",
+                    "--segment-sizes", "4K,16K",
+                    "--budget", 0.002, "--json", folder / "out.json", "--plot", folder / "out.svg")
+    return result, json.loads((folder / "out.json").read_text()), folder / "out.svg"
+
+
+def test_sweep_measures_every_variant(swept):
+    rows = swept[1]["rows"]
+    assert {row["valid"] for row in rows} == {True}
+    for segment_size in (4096, 16384):
+        variants = [(row["algorithm"], *(row[name] for name in ("fan_in", "fan_out", "arity")
+                                         if name in row)) for row in rows
+                    if row["collective"] == "allreduce" and row["bytes"] == 8
+                    and row["segment_size"] == segment_size]
+        # Two children at most: a radix of 3 is the same tree as one of 2.
+        assert variants == [
+            ("all_read",), ("fan_in_fan_out", 1, 2), ("fan_in_fan_out", 2, 2),
+            ("recursive_doubling",), ("recursive_halving",), ("tiled",), ("reduce_broadcast", 2),
+            ("reduce_broadcast", 3), ("dissemination",), ("tiled_cyclic",),
+            ("tiled_hierarchical", 2), ("tiled_hierarchical", 3)]
+    assert len(rows) == 2 * 2 * (12 + 6)
+
+
+def test_sweep_prints_the_fastest_of_each_size(swept):
+    best = min((row for row in swept[1]["rows"] if (row["collective"], row["bytes"]) == (
+        "allreduce", 8192)), key=lambda row: row["smcoll_us"])
+    line = next(line for line in swept[0].stdout.splitlines()
+                if "allreduce" in line and " 8192 " in line)
+    assert best["algorithm"] in line and str(best["segment_size"]) in line
+
+
+def test_sweep_figure_has_time_against_size_and_against_radix(swept):
+    pytest.importorskip("matplotlib")
+    text = swept[2].read_text()
+    assert text.count('id="axes_') == 4
+
+
+@pytest.mark.parametrize("arguments, text", [
+    (["--collectives", "gather"], "choice of algorithms"),
+    (["--fan-in", "0"], "numbers of children"),
+    (["--fan-out", "2,x"], "numbers of children"),
+    (["--arity", "1,2"], "n of at least 2"),
+    (["--segment-sizes", "4Q"], "not a number of bytes"),
+    (["--algorithms", "magic"], "magic"),
+])
+def test_sweep_refuses_bad_options(arguments, text):
+    result = smcoll("sweep", *arguments, code=2)
+    assert text in " ".join(result.stderr.replace("│", " ").split())
+
+
+# ---------------------------------------------------------------------- sweep-nodes
+
+
+def test_sweep_nodes_measures_every_form(tmp_path):
+    pytest.importorskip("matplotlib")
+    result = smcoll("sweep-nodes", "-n", "2,3", "--pretend-nodes", 2, "--sizes", "8,64K",
+                    "--budget", 0.005, "-r", 2, "--network-ranks", "1,2",
+                    "--json", tmp_path / "out.json", "--plot", tmp_path / "out.svg")
+    record = json.loads((tmp_path / "out.json").read_text())
+    forms = ["tree", "dissemination", "tiled, 1 at once", "tiled, 2 at once"]
+    assert [(row["ranks"], row["nodes"], row["collective"], row["bytes"], row["algorithm"])
+            for row in record["rows"]] == [
+        (ranks, 2, collective, nbytes, form) for ranks in (2, 3)
+        for collective, nbytes in (("barrier", 0), ("allreduce", 8), ("allreduce", 65536))
+        for form in (forms if nbytes else forms[:2])]
+    assert {row["valid"] for row in record["rows"]} == {True}
+    assert [[len(node["ranks"]) for node in job["nodes"]] for job in record["meta"]["jobs"]] == [
+        [1, 1], [2, 1]]
+    assert all(form in result.stdout for form in forms)
+    # Allreduce against size for each job; barrier and both sizes against ranks.
+    assert (tmp_path / "out.svg").read_text().count('id="axes_') == 5
+
+
+@pytest.mark.parametrize("arguments, text", [
+    ([], "several nodes are needed"),
+    (["--hosts", "h1:1,h2:1", "--pretend-nodes", "2"], "either"),
+    (["--pretend-nodes", "3", "-n", "2"], "a node needs a rank"),
+    (["--pretend-nodes", "2", "--forms", "magic"], "magic"),
+    (["--pretend-nodes", "2", "--collectives", "bcast"], "bcast"),
+])
+def test_sweep_nodes_refuses_bad_options(arguments, text):
+    result = smcoll("sweep-nodes", *arguments, code=2)
+    assert text in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_forms_across_nodes_need_several_nodes():
+    result = smcoll("sweep-nodes", "-n", 2, "--pretend-nodes", 1, "--sizes", 8, code=1)
+    assert "all ranks are on one node" in result.stderr
+
+
+def test_plot(compared, tmp_path):
+    pytest.importorskip("matplotlib")
+    output.plot(tmp_path / "figure.svg", compared[1]["rows"], "title")
+    text = (tmp_path / "figure.svg").read_text()
+    assert text.lstrip().startswith("<?xml") and text.count('id="axes_') == 3
+
+
+def test_plot_without_matplotlib_says_what_to_install(tmp_path):
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('not here')")
+    result = smcoll("compare", "-n", 2, "--plot", tmp_path / "x.png", code=2,
+                    environment={"PYTHONPATH": str(tmp_path)})
+    assert "smcoll[plot]" in result.stderr

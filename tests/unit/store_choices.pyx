@@ -1,0 +1,94 @@
+"""Choices of stores and of routes with costs that a test dictates: no clock, no copies.
+
+``test_stores.py`` builds this file, and plays a writer and one reader with it.
+"""
+
+from libc.stdint cimport int64_t
+from libc.stdlib cimport calloc, free
+
+from smcoll.coll.routes cimport RouteChoice, add_call, begin_choice
+from smcoll.segment cimport compute_layout
+from smcoll.coll.stores cimport (
+    add_read_sample, add_store_sample, free_stores, init_stores, next_stores, samples_read,
+    store_class,
+)
+from smcoll.sync.team cimport StoreClass, Team
+
+from smcoll.kernels.kernels import STORES_NAMES
+
+
+cdef class Pair:
+    """A writer (rank 0) and a reader (rank 1) of sections of ``nbytes``."""
+
+    cdef Team writer, reader
+    cdef StoreClass *written
+    cdef StoreClass *read
+    cdef char *base
+    cdef size_t nbytes
+    cdef unsigned long long sections
+
+    def __cinit__(self, size_t nbytes, bint far=False):
+        cdef Team *team
+        compute_layout(&self.writer.layout, 2, 2, 8, 131072, 4, 64, 64, 4096)
+        self.reader.layout = self.writer.layout
+        self.base = <char *> calloc(self.writer.layout.total, 1)
+        if self.base == NULL:
+            raise MemoryError()
+        self.writer.base = self.reader.base = self.base
+        self.writer.size = self.reader.size = 2
+        self.reader.rank = 1
+        self.writer.signature = self.reader.signature = <unsigned long long> 2 << 59
+        init_stores(&self.writer, -1, far)
+        init_stores(&self.reader, -1, far)
+        self.nbytes = nbytes
+        self.written = store_class(&self.writer, nbytes)
+        self.read = store_class(&self.reader, nbytes)
+
+    def __dealloc__(self):
+        free_stores(&self.writer)
+        free_stores(&self.reader)
+        free(self.base)
+
+    @property
+    def in_use(self):
+        """The kind that the writer uses, trials apart."""
+        return STORES_NAMES[self.written.stores]
+
+    def section(self, to_write, to_read):
+        """The kind that is used for one section. ``to_write``, ``to_read``: ns by kind."""
+        cdef bint sampled
+        cdef int kind = next_stores(&self.writer, self.written, self.sections, 16, &sampled)
+        self.sections += 1
+        name = STORES_NAMES[kind]
+        if sampled:
+            add_store_sample(self.written, kind, to_write[name], self.nbytes)
+        if samples_read(self.read, kind, self.nbytes):
+            add_read_sample(self.read, kind, to_read[name], self.nbytes)
+        return name
+
+
+def has_choice(size_t nbytes, int ranks):
+    """Whether messages of this length have one."""
+    cdef Team team
+    compute_layout(&team.layout, ranks, 2, 8, 131072, 4, 64, 64, 4096)
+    team.base = <char *> calloc(team.layout.total, 1)
+    team.size = ranks
+    team.rank = 0
+    team.signature = 0
+    init_stores(&team, -1, False)
+    found = store_class(&team, nbytes) != NULL
+    free_stores(&team)
+    free(team.base)
+    return found
+
+
+def routes_taken(ns, int calls):
+    """The routes of so many calls that take ``ns(route, number)`` each."""
+    cdef RouteChoice choice
+    cdef int number
+    begin_choice(&choice)
+    routes = []
+    for number in range(calls):
+        routes.append(choice.tried)
+        add_call(&choice, ns(choice.tried, number))
+    return routes

@@ -1,0 +1,293 @@
+"""The stores with which a writer writes what others read, and that data paths have no others."""
+
+import collections
+import itertools
+import random
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import smcoll
+from smcoll.kernels import kernels
+
+ROOT = Path(__file__).resolve().parents[2]
+AVAILABLE = kernels.stores_available()
+
+# ---------------------------------------------------------------------- no memcpy
+
+# What is copied is at most a line, or a few hundred bytes, because of the condition beside it.
+SHORT_MEMCPY = {
+    ("kernels.pxd", "nbytes"): "nbytes <= SHORT_COPY",
+    ("kernels.pyx", "<size_t> to.len"): "<size_t> to.len <= SHORT_COPY",
+    ("copy_kernels.h", "head"): "head = -(uintptr_t)to % COPY_LINE",
+    ("copy_kernels.h", "end - to"): "to + COPY_LINE <= end",
+    ("reduction_kernels.h", "bytes"): "bytes < COPY_LINE",
+    ("objects.pyx", "nbytes"): "nbytes < SHORT_OBJECT",
+}
+CONSTANT = re.compile(r"(?:MPI\._)?sizeof\([\w &*.]+\)|\d+|[A-Z_]+|_HEADER\.size")
+
+
+def calls_of_memcpy():
+    """(file, last argument, the lines before) of each call in the package."""
+    for file in sorted((ROOT / "smcoll").rglob("*")):
+        if file.suffix not in (".pyx", ".pxd", ".h"):
+            continue
+        text = file.read_text()
+        for match in re.finditer(r"\bmem(?:cpy|move)\(", text):
+            depth, end, comma = 1, match.end(), match.end()
+            while depth:
+                depth += {"(": 1, ")": -1}.get(text[end], 0)
+                if text[end] == "," and depth == 1:
+                    comma = end
+                end += 1
+            length = " ".join(text[comma + 1:end - 1].replace("\\", "").split())
+            around = text[max(0, match.start() - 1500):match.end() + 200]
+            yield file, length, around.replace("\\", "")
+
+
+def test_no_data_path_calls_memcpy_for_more_than_a_few_hundred_bytes():
+    found = list(calls_of_memcpy())
+    assert len(found) > 10
+    for file, length, around in found:
+        if not CONSTANT.fullmatch(length):
+            reason = SHORT_MEMCPY.get((file.name, length))
+            assert reason, f"{file.name} calls memcpy for {length!r} bytes: use copy_bytes"
+            assert reason in around, f"{file.name}: memcpy for {length!r} bytes without {reason!r}"
+
+
+# ---------------------------------------------------------------------- copies
+
+
+def distances():
+    """(out, source): where in a page they lie; all that is special to a string copy or a line."""
+    near = (0, 1, 8, 15, 16, 17, 31, 32, 33, 63)
+    return [*itertools.product(near, near), (0, 4080), (16, 4095), (4095, 16), (4064, 0)]
+
+
+@pytest.mark.parametrize("stores", AVAILABLE)
+@pytest.mark.parametrize("instructions", kernels.instruction_sets())
+def test_every_kind_of_stores_copies_every_byte_and_no_other(stores, instructions):
+    rng = np.random.default_rng(4)
+    lengths = (257, 300, 319, 320, 321, 383, 384, 385, 448, 511, 512, 513, 4095, 4096, 4097, 9999)
+    for length, (to, start) in itertools.product(lengths, distances()):
+        pages = -(-(length + 4096 + 128) // 4096) * 4096
+        memory = np.full(pages + 4096, 0xAA, np.uint8)
+        begin = -memory.ctypes.data % 4096 + to
+        source = np.empty(pages + 4096, np.uint8)
+        at = -source.ctypes.data % 4096 + start
+        source[at:at + length] = rng.integers(0, 256, length, dtype=np.uint8)
+        kernels.copy(memory[begin:begin + length], source[at:at + length], stores, instructions)
+        np.testing.assert_array_equal(memory[begin:begin + length], source[at:at + length])
+        assert (memory[:begin] == 0xAA).all() and (memory[begin + length:] == 0xAA).all()
+
+
+def test_unknown_stores_are_refused():
+    with pytest.raises(ValueError, match="is not one of ordinary"):
+        kernels.copy(bytearray(8), bytes(8), "slow")
+
+
+# ---------------------------------------------------------------------- the choice
+
+SETUP = """
+import sys
+import numpy
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+headers, sources = sys.argv[-2:]
+del sys.argv[-2:]
+setup(script_args=["-q", "build_ext", "--inplace"], ext_modules=cythonize(
+    Extension("store_choices", ["store_choices.pyx"], extra_compile_args=["-O1"],
+              include_dirs=[headers, numpy.get_include()]),
+    include_path=[sources]))
+"""
+
+
+@pytest.fixture(scope="module")
+def choices(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("choices")
+    shutil.copy(Path(__file__).with_name("store_choices.pyx"), folder)
+    (folder / "setup.py").write_text(SETUP)
+    sources = Path(smcoll.__file__).parents[1]
+    subprocess.run([sys.executable, "setup.py", smcoll.get_include(), str(sources)], cwd=folder,
+                   check=True, timeout=200)
+    sys.path.insert(0, str(folder))
+    import store_choices
+
+    yield store_choices
+    sys.path.remove(str(folder))
+
+
+def costs(ordinary, string, non_temporal):
+    return {"ordinary": ordinary, "string": string, "non_temporal": non_temporal}
+
+
+def used(pair, sections, to_write, to_read):
+    """How often each kind was."""
+    return collections.Counter(pair.section(to_write, to_read) for _ in range(sections))
+
+
+def only_available(table):
+    return {name: ns for name, ns in table.items() if name in AVAILABLE}
+
+
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("nbytes", [4096, 32768, 131072])
+@pytest.mark.parametrize("write, read", [
+    (costs(1000, 1500, 3000), costs(1000, 1000, 1000)),   # cheap to write
+    (costs(1000, 2000, 2500), costs(9000, 5000, 1000)),   # dear to read
+    (costs(4000, 1000, 2500), costs(3000, 3000, 3000)),
+])
+def test_a_writer_takes_the_kind_that_costs_it_and_its_readers_least(choices, far, nbytes, write,
+                                                                     read):
+    pair = choices.Pair(nbytes, far)
+    total = only_available({name: write[name] + read[name] for name in write})
+    cheapest = min(total, key=total.get)
+    used(pair, 1000, write, read)
+    later = used(pair, 20000, write, read)
+    assert later[cheapest] > 0.98 * 20000
+    # What trials cost, in sections of the cheapest kind.
+    spent = sum(total[name] * count for name, count in later.items()) / total[cheapest]
+    assert spent < 1.01 * 20000
+
+
+def test_a_writer_follows_when_the_distance_changes(choices):
+    near = costs(1000, 1100, 3000), costs(1000, 1000, 1500)
+    far = costs(2500, 2500, 2600), costs(9000, 9000, 1500)
+    pair = choices.Pair(32768)
+    for write, read in (near, far, near, far):
+        used(pair, 5000, write, read)
+        last = used(pair, 5000, write, read)
+        best = "non_temporal" if write is far[0] else "ordinary"
+        # Kinds that cost the same within 15 % may stay.
+        good = {"non_temporal"} if best == "non_temporal" else {"ordinary", "string"}
+        if best in AVAILABLE:
+            assert sum(last[kind] for kind in good) > 0.95 * 5000
+
+
+def test_figures_that_are_disturbed_do_not_make_the_choice_flap(choices):
+    rng = random.Random(3)
+    pair = choices.Pair(32768)
+    write, read = costs(1000, 1000, 1400), costs(1000, 1000, 1000)
+    kinds, in_use = [], []
+    for _ in range(60000):
+        # One section in ten: another process had the core.
+        factor = 40 if rng.random() < 0.1 else rng.uniform(0.9, 1.1)
+        slower = 40 if rng.random() < 0.02 else rng.uniform(0.9, 1.1)
+        kinds.append(pair.section({name: int(ns * factor) for name, ns in write.items()},
+                                  {name: int(ns * slower) for name, ns in read.items()}))
+        in_use.append(pair.in_use)
+    assert kinds[2000:].count("non_temporal") < 0.02 * 58000
+    assert sum(a != b for a, b in itertools.pairwise(in_use[2000:])) < 20
+
+
+def test_short_messages_and_single_ranks_have_no_choice(choices):
+    assert choices.has_choice(4096, 2)
+    assert not choices.has_choice(4095, 2)
+    assert not choices.has_choice(1 << 20, 1)
+    assert choices.has_choice(1 << 40, 3)
+
+
+# ---------------------------------------------------------------------- in communicators
+
+
+@pytest.mark.mpi(2, 3, 5)
+@pytest.mark.parametrize("stores", [*AVAILABLE, "auto"])
+def test_every_kind_gives_the_same_results(stores):
+    world = MPI.COMM_WORLD
+    rank, size = world.rank, world.size
+    with smcoll.Comm(world, smcoll.Config(stores=stores)) as comm:
+        for count in (600, 5000, 40000):
+            mine = (np.arange(count, dtype=np.int64) + 1) * (rank + 1)
+            base, ranks = np.arange(count, dtype=np.int64) + 1, np.arange(size) + 1
+            total = np.zeros_like(mine)
+            comm.Allreduce(mine, total)
+            np.testing.assert_array_equal(total, base * ranks.sum())
+            comm.Scan(mine, total)
+            np.testing.assert_array_equal(total, base * ranks[:rank + 1].sum())
+            everyone = np.zeros((size, count), np.int64)
+            comm.Allgather(mine, everyone)
+            np.testing.assert_array_equal(everyone, base * ranks[:, None])
+            crossed = np.zeros_like(everyone)
+            comm.Alltoall(everyone * (rank + 1), crossed)
+            np.testing.assert_array_equal(crossed, base * (rank + 1) * ranks[:, None])
+            for root in range(size):
+                data = mine.copy()
+                comm.Bcast(data, root)
+                np.testing.assert_array_equal(data, base * (root + 1))
+                comm.Reduce(mine, total, root=root)
+                if rank == root:
+                    np.testing.assert_array_equal(total, base * ranks.sum())
+
+
+@pytest.mark.mpi(2)
+@pytest.mark.parametrize("stores", AVAILABLE)
+def test_stores_are_complete_before_their_flag(stores):
+    """Every byte of a short section, which is read as soon as its flag is seen."""
+    world = MPI.COMM_WORLD
+    with smcoll.Comm(world, smcoll.Config(stores=stores)) as comm:
+        for nbytes in (512, 4096, 8192):
+            data = np.zeros(nbytes, np.uint8)
+            for number in range(6000):
+                value = number % 251
+                data[:] = value if comm.rank == 0 else 255
+                comm.Bcast(data, 0)
+                assert (data == value).all()
+
+
+@pytest.mark.mpi(2)
+def test_explain_says_which_stores_are_in_use_and_why():
+    world = MPI.COMM_WORLD
+    with smcoll.Comm(world, smcoll.Config(stores="ordinary")) as comm:
+        parameters = comm.explain("bcast", 1 << 20).parameters
+        assert parameters["stores"] == "ordinary"
+        assert "SMCOLL_STORES" in parameters["stores_because"]
+    comm = smcoll.Comm(world, smcoll.Config(stores="auto"))
+    assert "nothing is measured" in comm.explain("bcast", 1 << 20).parameters["stores_because"]
+    data = np.zeros(1 << 20, np.uint8)
+    for _ in range(40):
+        comm.Bcast(data, 0)
+        comm.Bcast(data, 1)
+    why = comm.explain("bcast", 1 << 20).parameters["stores_because"]
+    assert "ns a line" in why and "ordinary" in why
+    assert "stores" not in comm.explain("bcast", 8).parameters
+    # The segment may be gone; what others published there can't be asked.
+    engine = comm.engine
+    comm.Free()
+    assert engine.stores_in_use(2, 1 << 20) == ("none", "the communicator was freed")
+
+
+@pytest.mark.skipif(len(AVAILABLE) == 3, reason="this processor has all kinds of stores")
+@pytest.mark.mpi(2)
+def test_stores_that_the_processor_lacks_are_an_agreed_fallback():
+    missing = next(name for name in kernels.STORES_NAMES if name not in AVAILABLE)
+    with smcoll.Comm(MPI.COMM_WORLD, smcoll.Config(stores=missing)) as comm:
+        assert comm.explain("bcast", 8).path == "MPI"
+
+
+# ---------------------------------------------------------------------- routes
+
+
+def test_the_faster_route_is_found_and_the_slower_one_seldom_tried(choices):
+    staged = choices.routes_taken(lambda route, _: (300, 200)[route], 8000)
+    kernel = choices.routes_taken(lambda route, _: (200, 900)[route], 8000)
+    assert staged[200:].count(1) > 0.97 * 7800
+    assert kernel[200:].count(0) > 0.98 * 7800
+    # Both had their turn at the beginning.
+    assert set(staged[:40]) == set(kernel[:40]) == {0, 1}
+
+
+def test_the_first_calls_of_a_route_may_be_slow_without_deciding(choices):
+    taken = choices.routes_taken(lambda route, number: 200 + 5000 * (number < 8) + 50 * route, 1000)
+    assert taken[100:].count(0) > 0.9 * 900
+
+
+def test_routes_follow_when_what_is_fast_changes(choices):
+    taken = choices.routes_taken(lambda route, number: (200, 300)[route ^ (number > 4000)], 12000)
+    assert taken[2000:4000].count(0) > 0.9 * 2000
+    assert taken[8000:].count(1) > 0.9 * 4000

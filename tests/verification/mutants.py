@@ -1,0 +1,270 @@
+"""Plants bugs in copies of smcoll and runs the tests that must fail.
+
+    python tests/verification/mutants.py
+
+Each bug is a small change of the protocol's source, made in a copy of this folder, built there,
+and given to tests of the suite. A bug is caught when a test fails or hangs. Prints a table; takes a
+minute or two a bug (``-k``: only some; ``--runs``: more runs of each test). The same bugs in
+the models: protocol_models.py; under ThreadSanitizer: threads_under_tsan.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+STREAMS = "smcoll/coll/streams.pyx"
+NOT_COPIED = (".git", ".*_cache", "__pycache__", ".venv*", "*.log")
+
+SEQUENCES = "tests/collectives/test_random_sequences.py -k '2ranks or 3ranks or 5ranks'"
+MOVEMENT = "tests/collectives/test_movement.py"
+BANKS = "tests/collectives/test_banks.py"
+RETURNS = "tests/collectives/test_direct_access.py -k 'returns_only_when or gave_up'"
+AHEAD = f"{MOVEMENT} -k 'runs_ahead or alltoall_and_alltoallv'"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of one file: ``old`` stands there exactly once."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A planted bug, its name in the models, and the tests that must catch it.
+
+    ``tests``: arguments for pytest; empty where only ThreadSanitizer can see it.
+    """
+
+    name: str
+    in_models: str
+    edits: tuple[Edit, ...]
+    tests: str
+
+
+PARITY = "parity = <int> (team.exchanges & 1)"
+
+MUTANTS = (
+    Mutant("relaxed_flag", "RELAXED_FLAG",
+           (Edit("smcoll/base/atomics.h", "__atomic_store_n(word, value, __ATOMIC_RELEASE)",
+                 "__atomic_store_n(word, value, __ATOMIC_RELAXED)"),), ""),
+    Mutant("relaxed_load", "READ_BEFORE_WAITING",
+           (Edit("smcoll/base/atomics.h", "__atomic_load_n(word, __ATOMIC_ACQUIRE)",
+                 "__atomic_load_n(word, __ATOMIC_RELAXED)"),), ""),
+    Mutant("post_before_copy", "POST_BEFORE_COPY",
+           (Edit("smcoll/coll/inline.pyx", """    copy_bytes(line.payload, call.send, call.nbytes)
+    publish(team, line, team.exchanges)
+""", """    publish(team, line, team.exchanges)
+    copy_bytes(line.payload, call.send, call.nbytes)
+"""),), SEQUENCES),
+    Mutant("one_exchange_slot", "ONE_EXCHANGE_SLOT",
+           (Edit("smcoll/coll/inline.pyx", PARITY, "parity = 0"),
+            Edit("smcoll/barrier.pyx", PARITY, "parity = 0")), SEQUENCES),
+    Mutant("wait_one_too_low", "WAIT_ONE_TOO_LOW",
+           (Edit("smcoll/coll/inline.pyx", "status = wait_line(team, line, team.exchanges, rank)",
+                 "status = wait_line(team, line, team.exchanges - 1, rank)"),), SEQUENCES),
+    Mutant("no_bank_barrier", "NO_BANK_BARRIER",
+           (Edit("smcoll/barrier.pyx",
+                 "    if team.proven[cursor.kind][cursor.bank] == cursor.pass_:\n",
+                 "    if True:\n"),), SEQUENCES),
+    Mutant("bank_one_round_early", "BANK_ONE_ROUND_EARLY",
+           (Edit("smcoll/barrier.pyx", "        if not reached(field, cursor.pass_):\n",
+                 "        if not reached(field, cursor.pass_ - 1):\n"),), SEQUENCES),
+    Mutant("epoch_too_high", "EPOCH_TOO_HIGH",
+           (Edit("smcoll/barrier.pxd", "    store_release(field, cursor.pass_ + 1)\n",
+                 "    store_release(field, cursor.pass_ + 2)\n"),),
+           SEQUENCES),
+    Mutant("epoch_too_low", "EPOCH_TOO_LOW",
+           (Edit("smcoll/barrier.pxd", "    store_release(field, cursor.pass_ + 1)\n",
+                 "    store_release(field, cursor.pass_)\n"),),
+           SEQUENCES),
+    Mutant("release_at_first_slot", "RELEASE_AT_FIRST_SLOT",
+           (Edit("smcoll/barrier.pxd", "    if cursor.slot == cursor.in_use - 1:\n",
+                 "    if cursor.slot == 0:\n"),), BANKS),
+    Mutant("release_before_reading", "RELEASE_BEFORE_READING",
+           (Edit("smcoll/coll/tree.pyx",
+                 "        copy_bytes(call.recv, line.payload, call.nbytes)\n",
+                 "        release_slot(team, &slot)\n"
+                 "        copy_bytes(call.recv, line.payload, call.nbytes)\n"),), BANKS),
+    Mutant("chain_release_before_reading", "RELEASE_BEFORE_READING",
+           (Edit("smcoll/coll/scan.pyx", "    take_result(call.operation, call.recv, before,",
+                 "    release_slot(team, &slot)\n"
+                 "    take_result(call.operation, call.recv, before,"),),
+           BANKS),
+    Mutant("no_read_handshake", "NO_READ_HANDSHAKE",
+           (Edit("smcoll/coll/pipeline.pyx", "    status = heard_all(call, section, STEP_READ)\n",
+                 "    status = DONE\n"),), SEQUENCES),
+    Mutant("window_too_wide", "WINDOW_TOO_WIDE",
+           (Edit("smcoll/coll/pipeline.pyx",
+                 "window = min(phases, (team.layout.banks - 1) * team.segments.in_use + 1)",
+                 "window = phases"),), SEQUENCES),
+    Mutant("bank_left_unreleased", "BANK_LEFT_UNRELEASED",
+           (Edit("smcoll/barrier.pyx", "        release_bank(team, cursor)\n", ""),), BANKS),
+    Mutant("stream_post_before_copy", "POST_BEFORE_COPY",
+           (Edit(STREAMS, """        pack_next(&message.cursor, place, piece, stores)
+        if sampled:
+            add_store_sample(message.chosen, stores, monotonic_ns() - began, piece)
+        stream.sent += 1
+        publish_length(team, line, stream.sent, message.nbytes)
+""", """        stream.sent += 1
+        publish_length(team, line, stream.sent, message.nbytes)
+        pack_next(&message.cursor, place, piece, stores)
+"""),), MOVEMENT),
+    Mutant("one_cell_too_many", "ONE_CELL_TOO_MANY",
+           (Edit(STREAMS, "needed = stream.sent + 1 - <uint64_t>",
+                 "needed = stream.sent - <uint64_t>"),), AHEAD),
+    Mutant("no_credit", "NO_CREDIT",
+           (Edit(STREAMS, """    if <long long> (stream.credit - needed) >= 0:
+        return True
+""", "    return True\n"),), AHEAD),
+    Mutant("credit_before_reading", "CREDIT_BEFORE_READING",
+           (Edit(STREAMS, """        unpack_next(&message.cursor, place, wanted)
+        end_reading(message.chosen, kind, began, wanted)
+        message.done += piece
+        stream.received += 1
+        if message.place != STAGED:
+""", """        if message.place == STAGED:
+            stream.received += 1
+            give_credit(team, stream, message.peer)
+            stream.received -= 1
+        unpack_next(&message.cursor, place, wanted)
+        end_reading(message.chosen, kind, began, wanted)
+        message.done += piece
+        stream.received += 1
+        if message.place != STAGED:
+"""),), MOVEMENT),
+    Mutant("send_all_first", "SEND_ALL_FIRST",
+           (Edit(STREAMS, """    for i in range(exchange.receives):
+        message = &exchange.incoming[i]
+        if not message.finished:
+            status = receive_more""", """    for i in range(exchange.sends):
+        if not exchange.outgoing[i].finished:
+            return AGAIN
+    for i in range(exchange.receives):
+        message = &exchange.incoming[i]
+        if not message.finished:
+            status = receive_more"""),), AHEAD),
+    Mutant("overwrites_what_it_sends", "OVERWRITES_WHAT_IT_SENDS",
+           (Edit(STREAMS, "if message.behind != NULL and message.behind.done <",
+                 "if False and message.behind.done <"),), AHEAD),
+    Mutant("direct_no_closing_exchange", "NO_CLOSING_EXCHANGE",
+           (Edit("smcoll/coll/places.pyx",
+                 "return barrier_all_read(team) if status == DONE else status",
+                 "return status"),), RETURNS),
+    Mutant("direct_closes_before_reading", "CLOSES_BEFORE_READING",
+           (Edit("smcoll/coll/direct.pyx", """        reduce_own_slice(call, &whole, NULL)
+""", """        status = end_in_agreement(call.team)
+        reduce_own_slice(call, &whole, NULL)
+        return status
+"""),), RETURNS),
+    Mutant("direct_root_does_not_wait", "OWNER_DOES_NOT_WAIT",
+           (Edit("smcoll/coll/direct.pyx",
+                 "            status = all_have_read(team, &slot, tick)\n",
+                 "            pass\n"),), RETURNS),
+    Mutant("direct_sender_does_not_wait", "OWNER_DOES_NOT_WAIT",
+           (Edit(STREAMS, "message.nbytes)\n            return AGAIN\n",
+                 "message.nbytes)\n            return DONE\n"),), RETURNS),
+    Mutant("kernel_no_look_at_refusal", "NO_LOOK_AT_REFUSAL",
+           (Edit(STREAMS, "    return message.address != 0 and message.cell == ",
+                 "    return message.address == 1 and message.cell == "),),
+           "tests/collectives/test_kernel_copy.py -k holes"),
+    Mutant("kernel_no_look_at_poison", "NO_LOOK_AT_POISON",
+           (Edit("smcoll/coll/places.pyx", "rank).poison) == 0:\n", "rank).poison) >= 0:\n"),),
+           "tests/collectives/test_kernel_copy.py -k gave_up"),
+    Mutant("direct_no_look_at_poison", "NO_LOOK_AT_POISON",
+           (Edit("smcoll/coll/places.pyx", "rank).poison) == 0:\n", "rank).poison) >= 0:\n"),),
+           RETURNS),
+)
+
+
+def copy_sources(target: Path) -> None:
+    """This folder, with what is built in it (so that only what a bug changes is built again)."""
+    shutil.copytree(ROOT, target, ignore=shutil.ignore_patterns(*NOT_COPIED), symlinks=True)
+
+
+def plant(folder: Path, mutant: Mutant) -> None:
+    """Make the mutant's changes in this copy. ValueError where the source has changed since."""
+    for edit in mutant.edits:
+        path = folder / edit.file
+        path.write_text(planted(path.read_text(), mutant, edit))
+
+
+def planted(text: str, mutant: Mutant, edit: Edit) -> str:
+    """A file's text with one change of the mutant's."""
+    if text.count(edit.old) != 1:
+        raise ValueError(f"{mutant.name}: its place in {edit.file} is not there once")
+    return text.replace(edit.old, edit.new)
+
+
+def build(folder: Path, **environment: str) -> None:
+    """Compile what changed, in place."""
+    result = subprocess.run(
+        [sys.executable, "setup.py", "build_ext", "--inplace", f"-j{os.cpu_count()}"], cwd=folder,
+        env=os.environ | environment, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise RuntimeError(f"no build in {folder}:\n{result.stdout[-3000:]}{result.stderr[-3000:]}")
+
+
+def run_tests(folder: Path, tests: str, deadline: float) -> str:
+    """"passed", "failed: ..." with the first test's name, or "hangs" (after ``deadline`` s)."""
+    command = f"exec {sys.executable} -m pytest -q -x -p no:cacheprovider {tests}"
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    process = subprocess.Popen(["sh", "-c", command], cwd=folder, env=environment,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        output, _ = process.communicate(timeout=deadline)
+    except subprocess.TimeoutExpired:
+        process.terminate()        # pytest ends its jobs
+        process.communicate()
+        return "hangs"
+    if process.returncode == 0:
+        return "passed"
+    name = re.search(r"FAILED [^:\n]*::(.+?)(?: - |$)", output, re.MULTILINE)
+    if name is None:
+        raise RuntimeError(f"no test ran:\n{output[-3000:]}")
+    return f"failed: {name.group(1)}"
+
+
+def catch(mutant: Mutant, runs: int = 1, deadline: float = 150.0) -> list[str]:
+    """What ``runs`` runs of the mutant's tests say."""
+    with tempfile.TemporaryDirectory(prefix="smcoll-mutant-") as parent:
+        folder = Path(parent) / "smcoll"
+        copy_sources(folder)
+        plant(folder, mutant)
+        build(folder)
+        return [run_tests(folder, mutant.tests, deadline) for _ in range(runs)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-k", default="", metavar="REGEX", help="only bugs with such names")
+    parser.add_argument("--runs", type=int, default=1, help="runs of each test")
+    options = parser.parse_args()
+    missed = 0
+    print("| planted bug | in the models | caught in | how |\n|---|---|---|---|")
+    for mutant in MUTANTS:
+        if not mutant.tests or not re.search(options.k, mutant.name):
+            continue
+        results = catch(mutant, options.runs)
+        caught = [result for result in results if result != "passed"]
+        missed += not caught
+        how = "; ".join(sorted(set(caught)))
+        print(f"| {mutant.name} | {mutant.in_models} | {len(caught)} of {len(results)} | {how} |",
+              flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
