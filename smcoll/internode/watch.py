@@ -55,13 +55,11 @@ class Watch:
 
     def look(self) -> set[int]:
         """The nodes whose leaders have died. Never waits; one system call where nothing is new."""
-        # Another thread that is here looks for this one, too.
-        if not self.events.closed and self.lock.acquire(blocking=False):
-            try:
+        # `with`, not acquire() and try: a signal handler's exception may come between those two.
+        with self.lock:
+            if not self.events.closed:
                 for descriptor, event in self.events.poll(0):
                     self._hear(self.node_of[descriptor], event)
-            finally:
-                self.lock.release()
         return self.dead
 
     def _hear(self, node: int, event: int) -> None:

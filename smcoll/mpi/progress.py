@@ -58,9 +58,9 @@ def _at_finalize(comm, keyval, value) -> None:
 
 def poke() -> None:
     """One step of MPI's progress. A second thread that comes meanwhile leaves it to the first."""
-    if _lock.acquire(blocking=False):
-        try:
+    # `with`, not acquire() and try: a signal handler's exception may come between those two, and
+    # who ends waits for the lock. A thread that comes between these two lines waits for one test.
+    if not _lock.locked():
+        with _lock:
             if _request is not None:
                 _request.Test()
-        finally:
-            _lock.release()
