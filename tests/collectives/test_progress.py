@@ -12,6 +12,7 @@ import pytest
 from mpi4py import MPI
 
 import smcoll
+from smcoll.mpi import progress
 
 LARGE = 1_000_000  # doubles: no MPI sends 8 MB without the receiver
 
@@ -303,3 +304,20 @@ def test_second_thread_in_the_same_communicator_is_refused(comm_world):
             time.sleep(1)
             comm.Barrier()
         comm.Barrier()
+
+
+@pytest.mark.mpi(1)
+def test_an_interrupt_leaves_the_lock_free(comm_world, monkeypatch):
+    """Who ends MPI waits for the lock: a rank whose wait Ctrl-C ended would never exit."""
+    progress.start()
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for i in range(2000):
+            with pytest.raises(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, (10 + i % 100) * 1e-6)
+                while True:
+                    progress.poke()
+            assert not progress._lock.locked()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
