@@ -6,6 +6,16 @@ from smcoll.datatype.cursor cimport Cursor, Runs
 cdef class Messages:
     cdef Transfer *outgoing
     cdef Transfer *incoming
+    cdef int sends, receives   # how many of each
+    cdef list grown            # by rank: what came of unknown length, as bytes
+    cdef bint keeps_own        # this rank sends to itself, too:
+    cdef Cursor own, own_place     # the message, and where it goes
+    cdef int ranks
+
+    cdef Transfer *send(self, int peer, const char *address, size_t nbytes, const Runs *runs)
+    cdef Transfer *receive(self, int peer, char *address, size_t room, const Runs *runs)
+    cdef Transfer *receive_any_length(self, int peer)
+    cdef send_bytes(self, int peer, bytes packet)
 
 
 cdef class Gathered:

@@ -1,6 +1,7 @@
-"""The memory that describes the messages of one call."""
+"""What one rank sends and receives in one call, and the memory that describes it."""
 
 cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdlib cimport free, malloc
 
 from smcoll.coll.streams cimport Transfer
@@ -9,17 +10,53 @@ from smcoll.datatype.cursor cimport Cursor, Runs, start_cursor
 
 @cython.freelist(4)
 cdef class Messages:
-    """The messages of one call: its own, whatever calls a signal handler tries meanwhile."""
+    """What one rank sends and receives in one call: at most a message to and from each rank.
+
+    A call's own, whatever calls a signal handler tries meanwhile.
+    """
 
     def __cinit__(self, int ranks):
         self.outgoing = <Transfer *> malloc(ranks * sizeof(Transfer))
         self.incoming = <Transfer *> malloc(ranks * sizeof(Transfer))
         if self.outgoing == NULL or self.incoming == NULL:
             raise MemoryError
+        self.ranks = ranks
 
     def __dealloc__(self):
         free(self.outgoing)
         free(self.incoming)
+
+    cdef Transfer *send(self, int peer, const char *address, size_t nbytes, const Runs *runs):
+        """One more message to a rank, which stays as it is until the call is over."""
+        cdef Transfer *message = &self.outgoing[self.sends]
+        self.sends += 1
+        message.peer = peer
+        message.nbytes = nbytes
+        message.behind = NULL
+        start_cursor(&message.cursor, <char *> address, runs, nbytes)
+        return message
+
+    cdef send_bytes(self, int peer, bytes packet):
+        self.send(peer, PyBytes_AS_STRING(packet), PyBytes_GET_SIZE(packet), NULL)
+
+    cdef Transfer *receive(self, int peer, char *address, size_t room, const Runs *runs):
+        """One more message from a rank, of at most ``room`` bytes."""
+        cdef Transfer *message = &self.incoming[self.receives]
+        self.receives += 1
+        message.peer = peer
+        message.room = room
+        message.grows = False
+        message.behind = NULL
+        start_cursor(&message.cursor, address, runs, room)
+        return message
+
+    cdef Transfer *receive_any_length(self, int peer):
+        """One more message from a rank, whose length only its sender knows."""
+        cdef Transfer *message = self.receive(peer, NULL, 0, NULL)
+        message.grows = True
+        if self.grown is None:
+            self.grown = [None] * self.ranks
+        return message
 
 
 @cython.freelist(4)

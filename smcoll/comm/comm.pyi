@@ -6,7 +6,8 @@ from mpi4py import MPI
 from mpi4py.typing import BufSpec, InPlace
 
 from smcoll.config import Config
-from smcoll.engine.engine import Engine
+from smcoll.engine.node import NodeEngine
+from smcoll.internode.spanning import SpanningEngine
 
 @dataclass(frozen=True)
 class Explanation:
@@ -23,7 +24,7 @@ class Explanation:
 
 class Collectives:
     @property
-    def engine(self) -> Engine | None: ...
+    def engine(self) -> NodeEngine | SpanningEngine | None: ...
     @property
     def uses_heap(self) -> bool: ...
     @property

@@ -81,9 +81,9 @@ def explain_spanning(engine, collective, nbytes):
     reasons = ["its ranks are on several nodes"]
     if engine.span.unheeded():
         reasons.append(engine.span.unheeded())
-    if engine.span.network.news.unwatched:
+    if engine.news.unwatched:
         reasons.append("nobody watches whether other nodes vanish "
-                       f"({engine.span.network.news.unwatched})")
+                       f"({engine.news.unwatched})")
     return Explanation(collective, nbytes, "shared memory and network", algorithm, parameters,
                        "; ".join(reasons))
 
@@ -101,7 +101,7 @@ class Collectives(Reductions, Movement, Objects):
         if engine is None:
             own_mpi(self, "barrier")
             return MPI.Comm.Barrier(self)
-        engine.barrier_(engine.choose(COLLECTIVE_BARRIER, 0))
+        engine.barrier_(engine.plans.choose(COLLECTIVE_BARRIER, 0))
 
     # ------------------------------------------------------------------ what it does and why
 

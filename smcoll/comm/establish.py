@@ -13,11 +13,11 @@ import weakref
 from mpi4py import MPI
 
 from smcoll.config import Config
-from smcoll.engine.engine import Engine
+from smcoll.engine.node import NodeEngine
 from smcoll.errors import SegmentError, TopologyError
-from smcoll.internode.network import Network, hidden_communicator
+from smcoll.internode.network import hidden_communicator
 from smcoll.internode.placement import Placement
-from smcoll.internode.span import ONE_NODE_ONLY, Span
+from smcoll.internode.span import ONE_NODE_ONLY
 from smcoll.internode.spanning import SpanningEngine
 from smcoll.internode.watch import watch_leaders
 from smcoll.kernels import kernels
@@ -67,7 +67,8 @@ def _own_switches(rank: int) -> dict:
         return {"off_network": f"rank {rank}: {error}"[:1000]}
 
 
-def establish(comm: MPI.Intracomm, config: Config) -> tuple[Engine | None, Config, str]:
+def establish(comm: MPI.Intracomm,
+              config: Config) -> tuple[NodeEngine | SpanningEngine | None, Config, str]:
     """The engine of ``comm``, collectively, with rank 0's settings; or None and why not.
 
     Raises SegmentError on every rank when the segment can't be had and ``strict`` is set,
@@ -126,7 +127,7 @@ def _check_all(facts: list[dict], problem: str) -> None:
 
 
 def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
-                 instructions: int) -> tuple[Engine | None, str]:
+                 instructions: int) -> tuple[NodeEngine | None, str]:
     """The engine of ranks that are all on this node, or None and why not; alike on all of them."""
     rank, size = comm.Get_rank(), comm.Get_size()
     local = max(size, max(fact["job"] for fact in facts))
@@ -160,8 +161,8 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
 
         def make_engine() -> None:
             nonlocal engine
-            engine = Engine(mapping, config, rank, size, oversubscribed, instructions,
-                            progress.poke, budget, places=[fact["place"] for fact in facts])
+            engine = NodeEngine(mapping, config, rank, size, oversubscribed, instructions,
+                                progress.poke, budget, places=[fact["place"] for fact in facts])
             if heaps is not None:
                 engine.use_heaps(heaps, select.direct_sizes(config, size, core_cache))
             if reads:
@@ -188,7 +189,7 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
 
 
 def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instructions: int,
-                     place: Placement) -> tuple[Engine | None, str]:
+                     place: Placement) -> tuple[SpanningEngine | None, str]:
     """The engine of ranks on several nodes; if one node can't have its segment, none has."""
     rank, size = comm.Get_rank(), comm.Get_size()
     mine = place.node_of[rank]
@@ -224,17 +225,14 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
     watch, unwatched = None, "watch_nodes is off"
     if config.watch_nodes:
         watch, unwatched = hidden.watches[placed]
-    network = Network(hidden.comm, tag, engine, place, watch, unwatched)
-    span = Span(engine, network, place, config, rank)
-    unheeded = span.unheeded()
+    # Choices that the ranks compare: nodes may differ in their CPUs.
+    oversubscribed = any(record["oversubscribed"] for record in records)
+    spanning = SpanningEngine(engine, hidden.comm, tag, place, config, rank, oversubscribed, watch,
+                              unwatched)
+    unheeded = spanning.span.unheeded()
     if unheeded and rank == 0:
         print(f"smcoll: {unheeded}; this communicator of {size} ranks is on {place.nodes} nodes",
               file=sys.stderr, flush=True)
-    # Choices that the ranks compare: nodes may differ in their CPUs.
-    oversubscribed = any(record["oversubscribed"] for record in records)
-    spanning = SpanningEngine(None, config, rank, size, oversubscribed, instructions,
-                              progress.poke, budget)
-    spanning.attach(span)
     spanning.use(select.decide(dataclasses.replace(config, **dict.fromkeys(
         ONE_NODE_ONLY, "auto")), size, oversubscribed))
     return spanning, ""

@@ -55,13 +55,13 @@ class Movement:
         if engine is None:
             own_mpi(self, "bcast")
             return MPI.Comm.Bcast(self, buf, root)
-        if plain_array(buf, engine.team.rank != root, &message):
+        if plain_array(buf, engine.rank != root, &message):
             check_root(engine, root)
             if engine.bcast_(message.address, message.nbytes, root,
-                             engine.choose(COLLECTIVE_BCAST, message.nbytes)) == CARRIED_OUT:
+                             engine.plans.choose(COLLECTIVE_BCAST, message.nbytes)) == CARRIED_OUT:
                 return
         else:
-            spec = parse(buf, engine.team.rank != root)
+            spec = parse(buf, engine.rank != root)
             check_message(spec)
             check_root(engine, root)
             message = spec.message
@@ -131,6 +131,16 @@ cdef class _Layouts:
         cdef Block *block = &self.blocks.block[rank]
         start_cursor(cursor, block.address, self.runs(rank), block.nbytes)
 
+    cdef void send(self, Messages messages, int rank):
+        """This rank's block for another one."""
+        cdef Block *block = &self.blocks.block[rank]
+        messages.send(rank, block.address, block.nbytes, self.runs(rank))
+
+    cdef Transfer *receive(self, Messages messages, int rank):
+        """The block from another one."""
+        cdef Block *block = &self.blocks.block[rank]
+        return messages.receive(rank, block.address, block.nbytes, self.runs(rank))
+
 
 cdef inline const Runs *runs_of(Typemap typemap):
     return NULL if typemap is None else &typemap.runs
@@ -138,21 +148,6 @@ cdef inline const Runs *runs_of(Typemap typemap):
 
 cdef inline Typemap layout_of(Specification spec):
     return None if spec.contiguous else typemap_of(spec.datatype)
-
-
-cdef void outgoing(Transfer *message, int peer, char *address, size_t nbytes, const Runs *runs):
-    message.peer = peer
-    message.nbytes = nbytes
-    message.behind = NULL
-    start_cursor(&message.cursor, address, runs, nbytes)
-
-
-cdef void incoming(Transfer *message, int peer, char *address, size_t room, const Runs *runs):
-    message.peer = peer
-    message.room = room
-    message.grows = False
-    message.behind = NULL
-    start_cursor(&message.cursor, address, runs, room)
 
 
 cdef int copy_own(Cursor *source, Cursor *target):
@@ -193,16 +188,16 @@ cdef int broadcast(Engine engine, Specification spec, int root) except -1:
     cdef Typemap typemap = layout_of(spec)
     if typemap is None:
         return engine.bcast_(message.address, message.nbytes, root,
-                             engine.choose(COLLECTIVE_BCAST, message.nbytes))
+                             engine.plans.choose(COLLECTIVE_BCAST, message.nbytes))
     # Packed bytes go the way that contiguous ones would.
     cdef Cursor cursor
     cdef bytearray packed = bytearray(max(message.nbytes, <size_t> 1))
     start_cursor(&cursor, message.address, &typemap.runs, message.nbytes)
-    if engine.team.rank == root:
+    if engine.rank == root:
         pack_next(&cursor, packed, message.nbytes)
     cdef int path = engine.bcast_(packed, message.nbytes, root,
-                                  engine.choose(COLLECTIVE_BCAST, message.nbytes))
-    if path == CARRIED_OUT and engine.team.rank != root:
+                                  engine.plans.choose(COLLECTIVE_BCAST, message.nbytes))
+    if path == CARRIED_OUT and engine.rank != root:
         unpack_next(&cursor, packed, message.nbytes)
     return path
 
@@ -213,12 +208,11 @@ cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str met
     cdef _Layouts layouts
     cdef Messages messages
     cdef Typemap typemap = None
-    cdef Cursor own, place
-    cdef int rank, mine, size, receives = 0
+    cdef int rank, mine, size
     if engine is None:
         own_mpi(comm, "gather")
         return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf, root)
-    mine, size = engine.team.rank, engine.team.size
+    mine, size = engine.rank, engine.size
     sides = parse_sides(sendbuf, recvbuf, root, mine, size)
     check_root(engine, root)
     if not sides.send_in_place:
@@ -230,23 +224,19 @@ cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str met
         return engine.through_mpi(
             "gather", partial(nonblocking(method), comm, sendbuf, recvbuf, root), root=root)
     if mine != root:
-        outgoing(messages.outgoing, root, sides.send_message.message.address,
-                 sides.send_message.message.nbytes, runs_of(typemap))
-        engine.exchange_(COLLECTIVE_GATHER, root, messages.outgoing, 1, NULL, 0,
-                         sides.send_message.message.nbytes, None)
+        messages.send(root, sides.send_message.message.address,
+                      sides.send_message.message.nbytes, runs_of(typemap))
+        engine.exchange(COLLECTIVE_GATHER, root, messages, sides.send_message.message.nbytes)
         return
     for rank in range(size):
         if rank != root:
-            incoming(&messages.incoming[receives], rank, layouts.blocks.block[rank].address,
-                     layouts.blocks.block[rank].nbytes, layouts.runs(rank))
-            receives += 1
+            layouts.receive(messages, rank)
     if not sides.send_in_place:
-        start_cursor(&own, sides.send_message.message.address, runs_of(typemap),
+        messages.keeps_own = True
+        start_cursor(&messages.own, sides.send_message.message.address, runs_of(typemap),
                      sides.send_message.message.nbytes)
-        layouts.place(&place, mine)
-    check_truncated(engine.exchange_(
-        COLLECTIVE_GATHER, root, NULL, 0, messages.incoming, receives, layouts.blocks.total, None,
-        0, False, NULL if sides.send_in_place else &own, &place))
+        layouts.place(&messages.own_place, mine)
+    check_truncated(engine.exchange(COLLECTIVE_GATHER, root, messages, layouts.blocks.total))
 
 
 cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str method):
@@ -255,12 +245,11 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str me
     cdef _Layouts layouts = None
     cdef Messages messages
     cdef Typemap typemap = None
-    cdef Cursor own, place
-    cdef int rank, mine, size, truncated = 0, sends = 0
+    cdef int rank, mine, size
     if engine is None:
         own_mpi(comm, "scatter")
         return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf, root)
-    mine, size = engine.team.rank, engine.team.size
+    mine, size = engine.rank, engine.size
     sides = parse_sides(sendbuf, recvbuf, root, mine, size)
     check_root(engine, root)
     if not sides.recv_in_place:
@@ -272,27 +261,23 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str me
         return engine.through_mpi(
             "scatter", partial(nonblocking(method), comm, sendbuf, recvbuf, root), root=root)
     # What is sent only the root knows: the choice may not depend on it.
-    if engine.choose(COLLECTIVE_SCATTER, 0).algorithm == SCATTER_TWO_STAGE:
+    if engine.plans.choose(COLLECTIVE_SCATTER, 0).algorithm == SCATTER_TWO_STAGE:
         return scatter_in_two_stages(engine, sides, layouts, typemap, messages, root)
     if mine != root:
-        incoming(messages.incoming, root, sides.recv_message.message.address,
-                 sides.recv_message.message.nbytes, runs_of(typemap))
-        truncated = engine.exchange_(COLLECTIVE_SCATTER, root, NULL, 0, messages.incoming, 1,
-                                     sides.recv_message.message.nbytes, None)
-        check_truncated(truncated)
+        messages.receive(root, sides.recv_message.message.address,
+                         sides.recv_message.message.nbytes, runs_of(typemap))
+        check_truncated(engine.exchange(COLLECTIVE_SCATTER, root, messages,
+                                        sides.recv_message.message.nbytes))
         return
     for rank in range(size):
         if rank != root:
-            outgoing(&messages.outgoing[sends], rank, layouts.blocks.block[rank].address,
-                     layouts.blocks.block[rank].nbytes, layouts.runs(rank))
-            sends += 1
+            layouts.send(messages, rank)
     if not sides.recv_in_place:
-        layouts.place(&own, mine)
-        start_cursor(&place, sides.recv_message.message.address, runs_of(typemap),
+        messages.keeps_own = True
+        layouts.place(&messages.own, mine)
+        start_cursor(&messages.own_place, sides.recv_message.message.address, runs_of(typemap),
                      sides.recv_message.message.nbytes)
-    check_truncated(engine.exchange_(
-        COLLECTIVE_SCATTER, root, messages.outgoing, sends, NULL, 0, layouts.blocks.total, None,
-        0, False, NULL if sides.recv_in_place else &own, &place))
+    check_truncated(engine.exchange(COLLECTIVE_SCATTER, root, messages, layouts.blocks.total))
 
 
 cdef scatter_in_two_stages(Engine engine, Sides sides, _Layouts layouts, Typemap typemap,
@@ -302,37 +287,32 @@ cdef scatter_in_two_stages(Engine engine, Sides sides, _Layouts layouts, Typemap
     Such a message begins with the lengths of its blocks. Ranks of the root's own domain get theirs
     from the root itself, in the first stage.
     """
-    cdef const DomainView *view = engine.team.domains
-    cdef int mine = engine.team.rank, domain = view.domain_of[mine]
+    cdef const DomainView *view = &engine.domains.view
+    cdef int mine = engine.rank, domain = view.domain_of[mine]
     cdef int leader = leader_of(view, view.domain[domain], root)
-    cdef int sends = 0, receives = 0, truncated
+    cdef int truncated
     cdef size_t nbytes = layouts.blocks.total if mine == root else 0
-    cdef list grown = [None] * view.ranks, packed = []
+    cdef list packed = []
+    cdef Messages second = Messages(view.ranks), stage
     cdef Cursor place
     if mine == root:
-        sends = send_to_leaders(view, layouts, messages, root, packed)
+        send_to_leaders(view, layouts, messages, root, packed)
     else:
         nbytes = sides.recv_message.message.nbytes
-        incoming(messages.incoming, root if leader == mine else leader,
-                 sides.recv_message.message.address, 0 if leader == mine else nbytes,
-                 runs_of(typemap))
-        # A leader's message has no place in the user's memory, even if it would fit.
-        messages.incoming.grows = leader == mine
-        receives = leader == mine or leader == root
-    truncated = engine.exchange_(COLLECTIVE_SCATTER, root, messages.outgoing, sends,
-                                 messages.incoming, receives, nbytes, grown, SCATTER_TWO_STAGE)
-    engine.continues = True
-    sends = 0
-    receives = not receives and mine != root
+        if leader == mine:
+            # A leader's message has no place in the user's memory, even if it would fit.
+            messages.receive_any_length(root)
+        else:
+            stage = messages if leader == root else second
+            stage.receive(leader, sides.recv_message.message.address, nbytes, runs_of(typemap))
+    truncated = engine.exchange(COLLECTIVE_SCATTER, root, messages, nbytes, SCATTER_TWO_STAGE)
     if mine == root:
         truncated += keep_own(sides, layouts, typemap, mine)
     elif leader == mine:
-        check_packed(engine, grown[root], members_of(view, domain).count)
+        check_packed(engine, messages.grown[root], members_of(view, domain).count)
         start_cursor(&place, sides.recv_message.message.address, runs_of(typemap), nbytes)
-        sends = pass_on(members_of(view, domain), mine, grown[root], messages, &place, &truncated)
-    truncated += engine.exchange_(COLLECTIVE_SCATTER, root, messages.outgoing, sends,
-                                  messages.incoming, receives, nbytes, None, SCATTER_TWO_STAGE,
-                                  True)
+        pass_on(members_of(view, domain), mine, messages.grown[root], second, &place, &truncated)
+    truncated += engine.exchange(COLLECTIVE_SCATTER, root, second, nbytes, SCATTER_TWO_STAGE, True)
     check_truncated(truncated)
 
 
@@ -347,27 +327,23 @@ cdef int keep_own(Sides sides, _Layouts layouts, Typemap typemap, int root):
     return copy_own(&own, &place)
 
 
-cdef int send_to_leaders(const DomainView *view, _Layouts layouts, Messages messages, int root,
-                         list packed):
+cdef send_to_leaders(const DomainView *view, _Layouts layouts, Messages messages, int root,
+                     list packed):
     """The root's messages, to the leaders and to its own domain. ``packed`` keeps what is sent."""
     cdef Holders members
     cdef bytes text
-    cdef int domain, i, rank, sends = 0
+    cdef int domain, i, rank
     for domain in range(view.domains):
         members = members_of(view, domain)
         if domain != view.domain_of[root]:
             text = pack_blocks(layouts, members)
             packed.append(text)
-            outgoing(&messages.outgoing[sends], members.rank[0], text, len(text), NULL)
-            sends += 1
+            messages.send_bytes(members.rank[0], text)
             continue
         for i in range(members.count):
             rank = members.rank[i]
             if rank != root:
-                outgoing(&messages.outgoing[sends], rank, layouts.blocks.block[rank].address,
-                         layouts.blocks.block[rank].nbytes, layouts.runs(rank))
-                sends += 1
-    return sends
+                layouts.send(messages, rank)
 
 
 cdef check_packed(Engine engine, bytes text, int blocks):
@@ -386,22 +362,20 @@ cdef check_packed(Engine engine, bytes text, int blocks):
         raise Error("what came for this rank's domain is damaged")
 
 
-cdef int pass_on(Holders members, int mine, bytes text, Messages messages, Cursor *place,
-                 int *truncated):
+cdef pass_on(Holders members, int mine, bytes text, Messages messages, Cursor *place,
+             int *truncated):
     """A leader's messages to its domain; its own block goes to ``place``."""
     cdef const size_t *lengths = <const size_t *> <char *> text
     cdef char *block = <char *> text + 8 * members.count
     cdef Cursor own
-    cdef int i, sends = 0
+    cdef int i
     for i in range(members.count):
         if members.rank[i] == mine:
             start_cursor(&own, block, NULL, lengths[i])
             truncated[0] += copy_own(&own, place)
         else:
-            outgoing(&messages.outgoing[sends], members.rank[i], block, lengths[i], NULL)
-            sends += 1
+            messages.send(members.rank[i], block, lengths[i], NULL)
         block += lengths[i]
-    return sends
 
 
 cdef bytes pack_blocks(_Layouts layouts, Holders members):
@@ -429,13 +403,12 @@ cdef alltoall(comm, parser parse_sides, sendbuf, recvbuf, str method):
     cdef Sides sides
     cdef _Layouts send, recv
     cdef Messages messages
-    cdef Cursor own, place
     cdef Transfer *message
-    cdef int i, peer, mine, size
+    cdef int i, mine, size
     if engine is None:
         own_mpi(comm, "alltoall")
         return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf)
-    mine, size = engine.team.rank, engine.team.size
+    mine, size = engine.rank, engine.size
     sides = parse_sides(sendbuf, recvbuf, mine, size)
     recv = _Layouts(sides.recv_blocks)
     send = recv if sides.send_in_place else _Layouts(sides.send_blocks)
@@ -446,23 +419,17 @@ cdef alltoall(comm, parser parse_sides, sendbuf, recvbuf, str method):
         return engine.through_mpi("alltoall", partial(nonblocking(method), comm, sendbuf, recvbuf))
     for i in range(size - 1):
         # The next rank first: so that not all ranks write to the same one first.
-        peer = (mine + 1 + i) % size
-        outgoing(&messages.outgoing[i], peer, send.blocks.block[peer].address,
-                 send.blocks.block[peer].nbytes, send.runs(peer))
+        send.send(messages, (mine + 1 + i) % size)
     for i in range(size - 1):
-        peer = (mine + size - 1 - i) % size
-        message = &messages.incoming[i]
-        incoming(message, peer, recv.blocks.block[peer].address, recv.blocks.block[peer].nbytes,
-                 recv.runs(peer))
+        message = recv.receive(messages, (mine + size - 1 - i) % size)
         if sides.send_in_place:
             message.behind = &messages.outgoing[size - 2 - i]
     if not sides.send_in_place:
-        send.place(&own, mine)
-        recv.place(&place, mine)
-    check_truncated(engine.exchange_(
-        COLLECTIVE_ALLTOALL, 0, messages.outgoing, size - 1, messages.incoming, size - 1,
-        send.blocks.total + recv.blocks.total, None, 0, False,
-        NULL if sides.send_in_place else &own, &place))
+        messages.keeps_own = True
+        send.place(&messages.own, mine)
+        recv.place(&messages.own_place, mine)
+    check_truncated(engine.exchange(COLLECTIVE_ALLTOALL, 0, messages,
+                                    send.blocks.total + recv.blocks.total))
 
 
 cdef allgather(comm, parser parse_sides, sendbuf, recvbuf, str method):
@@ -475,7 +442,7 @@ cdef allgather(comm, parser parse_sides, sendbuf, recvbuf, str method):
     if engine is None:
         own_mpi(comm, "allgather")
         return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf)
-    mine, size = engine.team.rank, engine.team.size
+    mine, size = engine.rank, engine.size
     sides = parse_sides(sendbuf, recvbuf, mine, size)
     recv = _Layouts(sides.recv_blocks)
     gathered = Gathered(size)
@@ -491,7 +458,7 @@ cdef allgather(comm, parser parse_sides, sendbuf, recvbuf, str method):
                             sides.send_message.message.nbytes, runs_of(typemap))
         gathered.all.in_place = False
     if engine.allgather_(&gathered.all, COLLECTIVE_ALLGATHER,
-                         engine.choose(COLLECTIVE_ALLGATHER, gathered.all.longest)) == USE_MPI:
+                         engine.plans.choose(COLLECTIVE_ALLGATHER, gathered.all.longest)) == USE_MPI:
         return engine.through_mpi("allgather", partial(nonblocking(method), comm, sendbuf, recvbuf),
                                   nbytes=gathered.all.longest)
     check_truncated(gathered.all.truncated)
@@ -499,17 +466,17 @@ cdef allgather(comm, parser parse_sides, sendbuf, recvbuf, str method):
 
 cdef list gather_counts(comm, Engine engine, int64_t mine):
     """Every rank's number, on every rank: a short Allgather."""
-    cdef Gathered gathered = Gathered(engine.team.size)
+    cdef Gathered gathered = Gathered(engine.size)
     cdef int rank
-    cdef bytearray numbers = bytearray(8 * engine.team.size)
+    cdef bytearray numbers = bytearray(8 * engine.size)
     cdef int64_t *all_numbers = <int64_t *> <char *> numbers
-    for rank in range(engine.team.size):
+    for rank in range(engine.size):
         gathered.room(rank, <char *> &all_numbers[rank], 8, NULL)
     gathered.contribute(<char *> &mine, 8, NULL)
-    all_numbers[engine.team.rank] = mine
+    all_numbers[engine.rank] = mine
     if engine.allgather_(&gathered.all, COLLECTIVE_ALLGATHER,
-                         engine.choose(COLLECTIVE_ALLGATHER, 8)) == USE_MPI:
+                         engine.plans.choose(COLLECTIVE_ALLGATHER, 8)) == USE_MPI:
         # Over several nodes only, as for objects.
         own_mpi(comm, "allgather")
         return MPI.Comm.allgather(comm, mine)
-    return [all_numbers[rank] for rank in range(engine.team.size)]
+    return [all_numbers[rank] for rank in range(engine.size)]

@@ -210,8 +210,8 @@ cdef object fold(items, op):
 
 cdef list allgather_objects(comm, Engine engine, value):
     """Every rank's object, on every rank, each a copy."""
-    cdef int size = engine.team.size, rank
-    cdef size_t room = engine.team.layout.inline_size
+    cdef int size = engine.size, rank
+    cdef size_t room = engine.inline_size
     cdef char *packets = <char *> PyMem_Malloc(room * size)
     cdef char short_object[SHORT_OBJECT]
     cdef Gathered gathered = Gathered(size)
@@ -233,10 +233,10 @@ cdef list allgather_objects(comm, Engine engine, value):
             # A label that does not arrive (a length in shared memory was damaged) is no length.
             memset(packets + rank * room, 0, LABEL)
             gathered.room(rank, packets + rank * room, room, NULL)
-        copy_bytes(packets + engine.team.rank * room, gathered.all.send.address,
+        copy_bytes(packets + engine.rank * room, gathered.all.send.address,
                    gathered.all.send_bytes)
         if engine.allgather_(&gathered.all, COLLECTIVE_OBJECT_ALLGATHER,
-                             engine.choose(COLLECTIVE_ALLGATHER, room)) == USE_MPI:
+                             engine.plans.choose(COLLECTIVE_ALLGATHER, room)) == USE_MPI:
             # Over several nodes only: on one this stage needs no memory that could be refused.
             own_mpi(comm, "allgather")
             return MPI.Comm.allgather(comm, value)
@@ -263,12 +263,12 @@ cdef allgather_long(comm, Engine engine, const char *packets, size_t room, bytes
     """
     cdef Gathered gathered
     cdef size_t nbytes
-    cdef int rank, mine = engine.team.rank
-    engine.continues = True
+    cdef int rank, mine = engine.rank
+    engine.go_on()
     try:
-        gathered = Gathered(engine.team.size)
+        gathered = Gathered(engine.size)
         gathered.contribute(NULL, 0, NULL)
-        for rank in range(engine.team.size):
+        for rank in range(engine.size):
             nbytes = packet_bytes(engine, packets + rank * room)
             if nbytes <= room:
                 gathered.room(rank, NULL, 0, NULL)
@@ -280,7 +280,7 @@ cdef allgather_long(comm, Engine engine, const char *packets, size_t room, bytes
                 memories[rank] = PyBytes_FromStringAndSize(NULL, nbytes)
             gathered.room(rank, PyBytes_AS_STRING(memories[rank]), nbytes, NULL)
         if engine.allgather_(&gathered.all, COLLECTIVE_OBJECT_ALLGATHER,
-                             engine.choose(COLLECTIVE_ALLGATHER, gathered.all.longest)
+                             engine.plans.choose(COLLECTIVE_ALLGATHER, gathered.all.longest)
                              ) == USE_MPI:
             allgather_through_mpi(comm, engine, memories)
     except BaseException:
@@ -291,7 +291,7 @@ cdef allgather_long(comm, Engine engine, const char *packets, size_t room, bytes
 cdef allgather_through_mpi(comm, Engine engine, list memories):
     counts = [0 if memory is None else len(memory) for memory in memories]
     together = bytearray(sum(counts))
-    mine = memories[engine.team.rank] or b""
+    mine = memories[engine.rank] or b""
     engine.through_mpi("allgather", lambda: MPI.Comm.Iallgatherv(
         comm, [mine, MPI.BYTE], [together, counts, None, MPI.BYTE]))
     view, at = memoryview(together), 0
@@ -303,18 +303,18 @@ cdef allgather_through_mpi(comm, Engine engine, list memories):
 
 cdef object bcast_object(comm, Engine engine, value, int root):
     """The root's object; a copy there, too, as mpi4py makes one."""
-    cdef size_t room = engine.team.layout.rooted_inline_size
+    cdef size_t room = engine.rooted_inline_size
     cdef char *packet = <char *> PyMem_Malloc(room)
     cdef bytes memory = None
     if packet == NULL:
         raise MemoryError
     try:
         memset(packet, 0, room)
-        if engine.team.rank == root and encode_short(value, packet) == 0:
+        if engine.rank == root and encode_short(value, packet) == 0:
             memory = labelled(MPI.pickle.dumps(value))
             copy_bytes(packet, PyBytes_AS_STRING(memory),
                        min(<size_t> PyBytes_GET_SIZE(memory), room))
-        if engine.bcast_(packet, room, root, engine.choose(COLLECTIVE_BCAST, room),
+        if engine.bcast_(packet, room, root, engine.plans.choose(COLLECTIVE_BCAST, room),
                          COLLECTIVE_OBJECT_BCAST) == USE_MPI:
             own_mpi(comm, "bcast")
             return MPI.Comm.bcast(comm, value, root)
@@ -328,12 +328,12 @@ cdef object bcast_object(comm, Engine engine, value, int root):
 
 cdef bytes bcast_long(comm, Engine engine, bytes memory, size_t nbytes, int root):
     """The second stage, as in allgather_long."""
-    engine.continues = True
+    engine.go_on()
     try:
         if memory is None:
             memory = PyBytes_FromStringAndSize(NULL, nbytes)
         if engine.bcast_(PyBytes_AS_STRING(memory), nbytes, root,
-                         engine.choose(COLLECTIVE_BCAST, nbytes),
+                         engine.plans.choose(COLLECTIVE_BCAST, nbytes),
                          COLLECTIVE_OBJECT_BCAST) == USE_MPI:
             together = bytearray(memory)
             engine.through_mpi("bcast", lambda: MPI.Comm.Ibcast(comm, [together, MPI.BYTE], root),
@@ -345,40 +345,20 @@ cdef bytes bcast_long(comm, Engine engine, bytes memory, size_t nbytes, int root
     return memory
 
 
-cdef void send_packet(Transfer *message, int peer, bytes packet):
-    message.peer = peer
-    message.nbytes = PyBytes_GET_SIZE(packet)
-    message.behind = NULL
-    start_cursor(&message.cursor, PyBytes_AS_STRING(packet), NULL, message.nbytes)
-
-
-cdef void receive_packet(Transfer *message, int peer):
-    message.peer = peer
-    message.room = 0
-    message.grows = True
-    message.behind = NULL
-    start_cursor(&message.cursor, NULL, NULL, 0)
-
-
 cdef list gather_objects(Engine engine, bytes packet, int root):
     """Every rank's object at the root, None elsewhere; ``packet``: this rank's."""
-    cdef int rank, receives = 0
-    cdef Messages messages = Messages(engine.team.size)
-    cdef list packets
-    if engine.team.rank != root:
-        send_packet(messages.outgoing, root, packet)
-        engine.exchange_(COLLECTIVE_OBJECT_GATHER, root, messages.outgoing, 1, NULL, 0, len(packet),
-                         None)
+    cdef int rank
+    cdef Messages messages = Messages(engine.size)
+    if engine.rank != root:
+        messages.send_bytes(root, packet)
+        engine.exchange(COLLECTIVE_OBJECT_GATHER, root, messages, len(packet))
         return None
-    packets = [None] * engine.team.size
-    packets[root] = packet
-    for rank in range(engine.team.size):
+    for rank in range(engine.size):
         if rank != root:
-            receive_packet(&messages.incoming[receives], rank)
-            receives += 1
-    engine.exchange_(COLLECTIVE_OBJECT_GATHER, root, NULL, 0, messages.incoming, receives,
-                     len(packet), packets)
-    return [decode_packet(packet) for packet in packets]
+            messages.receive_any_length(rank)
+    engine.exchange(COLLECTIVE_OBJECT_GATHER, root, messages, len(packet))
+    messages.grown[root] = packet
+    return [decode_packet(packet) for packet in messages.grown]
 
 
 cdef list as_list(values, int size):
@@ -394,36 +374,29 @@ cdef list encode_each(list items):
 
 cdef object scatter_objects(Engine engine, list packets, int root):
     """This rank's object of those that the root has."""
-    cdef int rank, sends = 0
-    cdef Messages messages = Messages(engine.team.size)
-    cdef list received
-    if engine.team.rank != root:
-        received = [None] * engine.team.size
-        receive_packet(messages.incoming, root)
-        engine.exchange_(COLLECTIVE_OBJECT_SCATTER, root, NULL, 0, messages.incoming, 1, 0,
-                         received)
-        return decode_packet(received[root])
-    for rank in range(engine.team.size):
+    cdef int rank
+    cdef Messages messages = Messages(engine.size)
+    if engine.rank != root:
+        messages.receive_any_length(root)
+        engine.exchange(COLLECTIVE_OBJECT_SCATTER, root, messages, 0)
+        return decode_packet(messages.grown[root])
+    for rank in range(engine.size):
         if rank != root:
-            send_packet(&messages.outgoing[sends], rank, packets[rank])
-            sends += 1
-    engine.exchange_(COLLECTIVE_OBJECT_SCATTER, root, messages.outgoing, sends, NULL, 0,
-                     sum(map(len, packets)), None)
+            messages.send_bytes(rank, packets[rank])
+    engine.exchange(COLLECTIVE_OBJECT_SCATTER, root, messages, sum(map(len, packets)))
     return decode_packet(packets[root])
 
 
 cdef list alltoall_objects(Engine engine, list packets):
-    cdef int i, peer, mine = engine.team.rank, size = engine.team.size
+    cdef int i, peer, mine = engine.rank, size = engine.size
     cdef Messages messages = Messages(size)
-    cdef list received = [None] * size
     for i in range(size - 1):
         peer = (mine + 1 + i) % size
-        send_packet(&messages.outgoing[i], peer, packets[peer])
-        receive_packet(&messages.incoming[i], peer)
-    received[mine] = packets[mine]
-    engine.exchange_(COLLECTIVE_OBJECT_ALLTOALL, 0, messages.outgoing, size - 1,
-                     messages.incoming, size - 1, sum(map(len, packets)), received)
-    return [decode_packet(packet) for packet in received]
+        messages.send_bytes(peer, packets[peer])
+        messages.receive_any_length(peer)
+    engine.exchange(COLLECTIVE_OBJECT_ALLTOALL, 0, messages, sum(map(len, packets)))
+    messages.grown[mine] = packets[mine]
+    return [decode_packet(packet) for packet in messages.grown]
 
 
 cdef bint have_streams(comm, Engine engine, collective, int number, int root) except -1:
@@ -472,8 +445,8 @@ class Objects:
             own_mpi(self, "scatter")
             return MPI.Comm.scatter(self, sendobj, root)
         check_root(engine, root)
-        if engine.team.rank == root:
-            sendobj = as_list(sendobj, engine.team.size)
+        if engine.rank == root:
+            sendobj = as_list(sendobj, engine.size)
             packets = encode_each(sendobj)
         if not have_streams(self, engine, "scatter", COLLECTIVE_OBJECT_SCATTER, root):
             return MPI.Comm.scatter(self, sendobj, root)
@@ -494,7 +467,7 @@ class Objects:
         if engine is None:
             own_mpi(self, "alltoall")
             return MPI.Comm.alltoall(self, sendobj)
-        sendobj = as_list(sendobj, engine.team.size)
+        sendobj = as_list(sendobj, engine.size)
         packets = encode_each(sendobj)
         if not have_streams(self, engine, "alltoall", COLLECTIVE_OBJECT_ALLTOALL, 0):
             return MPI.Comm.alltoall(self, sendobj)
@@ -527,7 +500,7 @@ class Objects:
         if engine is None:
             own_mpi(self, "scan")
             return MPI.Intracomm.scan(self, sendobj, op)
-        return fold(allgather_objects(self, engine, sendobj)[:engine.team.rank + 1], op)
+        return fold(allgather_objects(self, engine, sendobj)[:engine.rank + 1], op)
 
     def exscan(self, sendobj, op=SUM):
         """Exclusive prefix reduction of Python objects; None on rank 0."""
@@ -535,4 +508,4 @@ class Objects:
         if engine is None:
             own_mpi(self, "exscan")
             return MPI.Intracomm.exscan(self, sendobj, op)
-        return fold(allgather_objects(self, engine, sendobj)[:engine.team.rank], op)
+        return fold(allgather_objects(self, engine, sendobj)[:engine.rank], op)

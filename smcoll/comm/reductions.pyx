@@ -88,17 +88,19 @@ class Reductions:
             own_mpi(self, "reduce")
             return MPI.Comm.Reduce(self, sendbuf, recvbuf, op, root)
         op_code = code_of_op(op)
-        if 0 <= root < engine.team.size:
-            if engine.team.rank == root:
+        if 0 <= root < engine.size:
+            if engine.rank == root:
                 if plain_pair(sendbuf, recvbuf, op_code, &send, &recv):
-                    if engine.reduce_(send.address, recv.address, recv.count, recv.element_type,
-                                      op_code, root,
-                                      engine.choose(COLLECTIVE_REDUCE, recv.nbytes)
-                                      ) == CARRIED_OUT:
+                    if engine.reduction_(
+                            COLLECTIVE_REDUCE, send.address, recv.address, recv.count,
+                            recv.element_type, op_code, root,
+                            engine.plans.choose(COLLECTIVE_REDUCE, recv.nbytes)) == CARRIED_OUT:
                         return
             elif plain_array(sendbuf, False, &send) and known(op_code, &send):
-                if engine.reduce_(send.address, NULL, send.count, send.element_type, op_code, root,
-                                  engine.choose(COLLECTIVE_REDUCE, send.nbytes)) == CARRIED_OUT:
+                if engine.reduction_(
+                        COLLECTIVE_REDUCE, send.address, NULL, send.count, send.element_type,
+                        op_code, root, engine.plans.choose(COLLECTIVE_REDUCE, send.nbytes)
+                        ) == CARRIED_OUT:
                     return
         reduce_any(self, engine, sendbuf, recvbuf, op, op_code, root)
 
@@ -115,9 +117,10 @@ class Reductions:
             return MPI.Comm.Allreduce(self, sendbuf, recvbuf, op)
         op_code = code_of_op(op)
         if plain_pair(sendbuf, recvbuf, op_code, &send, &recv):
-            if engine.allreduce_(send.address, recv.address, recv.count, recv.element_type,
-                                 op_code, engine.choose(COLLECTIVE_ALLREDUCE, recv.nbytes)
-                                 ) == CARRIED_OUT:
+            if engine.reduction_(
+                    COLLECTIVE_ALLREDUCE, send.address, recv.address, recv.count,
+                    recv.element_type, op_code, 0,
+                    engine.plans.choose(COLLECTIVE_ALLREDUCE, recv.nbytes)) == CARRIED_OUT:
                 return
         symmetric(self, engine, COLLECTIVE_ALLREDUCE, sendbuf, recvbuf, op, op_code)
 
@@ -139,7 +142,7 @@ class Reductions:
             own_mpi(self, "reduce_scatter")
             return MPI.Comm.Reduce_scatter_block(self, sendbuf, recvbuf, op)
         op_code = code_of_op(op)
-        size = engine.team.size
+        size = engine.size
         if (plain_vector(sendbuf, recvbuf, op_code, &plain_send, &plain_recv)
                 and plain_send.count % <size_t> size == 0):
             if reduce_plain_blocks(engine, &plain_send, &plain_recv, None, op_code,
@@ -169,7 +172,7 @@ class Reductions:
             own_mpi(self, "reduce_scatter")
             return MPI.Comm.Reduce_scatter(self, sendbuf, recvbuf, recvcounts, op)
         op_code = code_of_op(op)
-        size = engine.team.size
+        size = engine.size
         if recvcounts is not None and plain_vector(sendbuf, recvbuf, op_code, &plain_send,
                                                    &plain_recv):
             if reduce_plain_blocks(engine, &plain_send, &plain_recv, recvcounts, op_code,
@@ -179,15 +182,15 @@ class Reductions:
         send = send_side(sendbuf, recv)
         if recvcounts is None and send is not recv:
             recvcounts = gather_counts(self, engine, recv.count)
-            engine.continues = True
+            engine.go_on()
         counts = counts_of(recvcounts, size)
         if send is not recv:
             check_types(send, recv)
         check_counts(send.count, sum(counts), "receive count" if send is recv else "send count",
                      "sum(counts)")
-        if send is not recv and recv.count != counts[engine.team.rank]:
+        if send is not recv and recv.count != counts[engine.rank]:
             raise ValueError(f"mismatch in receive count {recv.count} and "
-                             f"counts[{engine.team.rank}] {counts[engine.team.rank]}")
+                             f"counts[{engine.rank}] {counts[engine.rank]}")
         if min(counts) < 0:
             raise MPI.Exception(MPI.ERR_COUNT)
         scatter_reduction(self, engine, send, recv, counts, op, op_code, send is recv,
@@ -249,7 +252,7 @@ cdef Specification parse_checked(buffer, bint writable, int blocks=1):
 
 cdef reduce_any(comm, Engine engine, sendbuf, recvbuf, op, int op_code, int root):
     cdef Specification recv = None, send = None
-    cdef bint at_root = engine.team.rank == root
+    cdef bint at_root = engine.rank == root
     if at_root:
         recv = parse_checked(recvbuf, True)
     send = send_side(sendbuf, recv) if at_root else parse_checked(sendbuf, False)
@@ -284,7 +287,7 @@ cdef scan(comm, int collective, sendbuf, recvbuf, op):
     op_code = code_of_op(op)
     if plain_pair(sendbuf, recvbuf, op_code, &send, &recv):
         if engine.reduction_(collective, send.address, recv.address, recv.count,
-                             recv.element_type, op_code, 0, engine.choose(collective, recv.nbytes)
+                             recv.element_type, op_code, 0, engine.plans.choose(collective, recv.nbytes)
                              ) == CARRIED_OUT:
             return
     symmetric(comm, engine, collective, sendbuf, recvbuf, op, op_code)
@@ -299,7 +302,7 @@ cdef reduce_parsed(comm, Engine engine, int collective, Specification send, Spec
     cdef const Plan *plan
     mpi_takes(op, send.datatype)
     if have_kernel(engine, op_code, send, original):
-        plan = engine.choose(collective, send.message.nbytes)
+        plan = engine.plans.choose(collective, send.message.nbytes)
         if engine.reduction_(collective, send.message.address,
                              recv.message.address if recv is not None else NULL,
                              send.message.count, send.message.element_type, op_code, root, plan,
@@ -317,7 +320,7 @@ cdef reduce_parsed(comm, Engine engine, int collective, Specification send, Spec
                                 signature_of(collective, op_code, send.message.element_type, plan,
                                              root), &call, plan, NULL) == CARRIED_OUT:
                 if recv is not None and not (
-                        collective == COLLECTIVE_EXSCAN and engine.team.rank == 0):
+                        collective == COLLECTIVE_EXSCAN and engine.rank == 0):
                     staged.unpack(send.message.count)
                 local.check()
                 return
@@ -370,7 +373,7 @@ cdef int reduce_plain_blocks(Engine engine, Message *send, Message *recv, recvco
     NOT_PLAIN where the counts don't fit the arrays, for the checks to say so.
     """
     cdef Blocks blocks
-    cdef int rank, size = engine.team.size, path = NOT_PLAIN
+    cdef int rank, size = engine.size, path = NOT_PLAIN
     cdef size_t unit = element_size(send.element_type)
     cdef Py_ssize_t *counts = <Py_ssize_t *> malloc(size * sizeof(Py_ssize_t))
     cdef size_t *begin = <size_t *> malloc((size + 1) * sizeof(size_t))
@@ -392,12 +395,12 @@ cdef int reduce_plain_blocks(Engine engine, Message *send, Message *recv, recvco
             left -= counts[rank]
             begin[rank + 1] = begin[rank] + <size_t> counts[rank] * unit
             blocks.longest = max(blocks.longest, begin[rank + 1] - begin[rank])
-        if left == 0 and (in_place or <size_t> counts[engine.team.rank] == recv.count):
+        if left == 0 and (in_place or <size_t> counts[engine.rank] == recv.count):
             blocks.begin = begin
             blocks.in_place = in_place
             path = engine.reduce_scatter_(
                 send.address, recv.address, &blocks, send.element_type, op_code,
-                engine.choose(COLLECTIVE_REDUCE_SCATTER, send.nbytes))
+                engine.plans.choose(COLLECTIVE_REDUCE_SCATTER, send.nbytes))
     finally:
         free(begin)
         free(counts)
@@ -419,19 +422,19 @@ cdef scatter_reduction(comm, Engine engine, Specification send, Specification re
     mpi_takes(op, send.datatype)
     if have_kernel(engine, op_code, send, original):
         unit = element_size(send.message.element_type)
-        plan = engine.choose(COLLECTIVE_REDUCE_SCATTER, total * unit)
+        plan = engine.plans.choose(COLLECTIVE_REDUCE_SCATTER, total * unit)
     else:
         staged = _Staged(send, recv, total, op)
         local = staged.local
         unit = local.extent
         plan = engine.ordered_plan("reduce_scatter", total * unit, op.Is_commutative())
-    begin = <size_t *> malloc((engine.team.size + 1) * sizeof(size_t))
+    begin = <size_t *> malloc((engine.size + 1) * sizeof(size_t))
     if begin == NULL:
         raise MemoryError
     try:
         begin[0] = 0
         blocks.longest = 0
-        for rank in range(engine.team.size):
+        for rank in range(engine.size):
             begin[rank + 1] = begin[rank] + <size_t> counts[rank] * unit
             blocks.longest = max(blocks.longest, begin[rank + 1] - begin[rank])
         blocks.begin = begin
@@ -449,7 +452,7 @@ cdef scatter_reduction(comm, Engine engine, Specification send, Specification re
                 signature_of(COLLECTIVE_REDUCE_SCATTER, op_code, send.message.element_type, plan,
                              0), &call, plan, &blocks)
             if path == CARRIED_OUT:
-                staged.unpack(counts[engine.team.rank])
+                staged.unpack(counts[engine.rank])
                 local.check()
     finally:
         free(begin)

@@ -201,5 +201,5 @@ cdef own_mpi(comm, collective):
 
 
 cdef check_root(Engine engine, int root):
-    if not 0 <= root < engine.team.size:
+    if not 0 <= root < engine.size:
         raise MPI.Exception(MPI.ERR_ROOT)

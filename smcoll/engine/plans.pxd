@@ -1,6 +1,5 @@
 from smcoll.base.signature cimport COLLECTIVES
 from smcoll.coll.pipeline cimport Plan
-from smcoll.engine.reservation cimport MemberWithMemory
 from smcoll.sync.trees cimport Tree
 
 cdef enum:
@@ -12,16 +11,17 @@ cdef struct Choice:
     Plan plan
 
 
-cdef class MemberWithPlans(MemberWithMemory):
-    cdef readonly object decisions
+cdef class Plans:
+    cdef readonly dict decisions
+    cdef int size
+    cdef size_t segment_size   # bytes
+    cdef int segments          # of a bank
     cdef dict trees
-    cdef dict plans            # for operations that don't commute
-    cdef int *scratch
+    cdef dict ordered          # plans for operations that don't commute
     cdef Choice table[COLLECTIVES][MAX_CHOICES]
     cdef int choices[COLLECTIVES]
 
     cdef Tree tree(self, int radix)
     cdef Plan plan(self, int collective, decision)
     cdef const Plan *choose(self, int collective, size_t nbytes) noexcept nogil
-    cdef bint holds(self, const Plan *plan, size_t element) noexcept
-    cdef const Plan *ordered_plan(self, collective, size_t nbytes, bint commutes) except NULL
+    cdef const Plan *in_rank_order(self, collective, size_t nbytes, bint commutes) except NULL

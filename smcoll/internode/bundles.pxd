@@ -1,5 +1,4 @@
-from smcoll.coll.streams cimport Transfer
+from smcoll.buffers.messages cimport Messages
 from smcoll.internode.span cimport Span
 
-cdef int exchange(Span span, int collective, int root, Transfer *outgoing, int sends,
-                  Transfer *incoming, int receives, list grown) except -1
+cdef int exchange(Span span, int collective, int root, Messages messages) except -1

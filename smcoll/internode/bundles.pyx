@@ -9,15 +9,15 @@ A bundle is a series of items: source, destination, length, and the bytes of a s
 """
 
 from libc.stdint cimport int64_t
-from libc.stdlib cimport free, malloc
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
 from smcoll.base.signature cimport (
     COLLECTIVE_GATHER, COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_SCATTER, COLLECTIVE_SCATTER,
 )
+from smcoll.buffers.messages cimport Messages
 from smcoll.coll.streams cimport Transfer
-from smcoll.datatype.cursor cimport pack_next, start_cursor, unpack_next
+from smcoll.datatype.cursor cimport pack_next, unpack_next
 from smcoll.internode.network cimport Network, Parcel
 from smcoll.internode.span cimport Span
 
@@ -72,10 +72,7 @@ cdef class _Call:
 
     cdef Span span
     cdef Routes routes
-    cdef Transfer *outgoing
-    cdef Transfer *incoming
-    cdef int sends, receives
-    cdef list grown
+    cdef Messages messages
     cdef list sent                 # parcels of this rank's messages and bundles
     cdef dict places               # rank -> number of its message in `incoming`
     cdef list expected             # (parcel, rank) of long messages that come straight
@@ -90,8 +87,8 @@ cdef class _Call:
         cdef int i
         cdef bytes memory
         cdef list items = [[] for _ in range(self.span.nodes)]
-        for i in range(self.sends):
-            message = &self.outgoing[i]
+        for i in range(self.messages.sends):
+            message = &self.messages.outgoing[i]
             node = self.span.node_of[message.peer]
             if node == self.span.mine:
                 continue
@@ -114,35 +111,14 @@ cdef class _Call:
 
     cdef list local_exchange(self, dict packets, list sources):
         """Send each packet to a local rank of this node; one packet from each of ``sources``."""
-        cdef Transfer *outgoing = <Transfer *> malloc((len(packets) + 1) * sizeof(Transfer))
-        cdef Transfer *incoming = <Transfer *> malloc((len(sources) + 1) * sizeof(Transfer))
-        cdef list grown = [None] * self.span.locals
+        cdef Messages messages = Messages(self.span.locals)
         cdef bytes packet
-        cdef int i = 0, j = 0
-        if outgoing == NULL or incoming == NULL:
-            free(outgoing)
-            free(incoming)
-            raise MemoryError
-        try:
-            for local, packet in packets.items():
-                outgoing[i].peer = local
-                outgoing[i].nbytes = PyBytes_GET_SIZE(packet)
-                outgoing[i].behind = NULL
-                start_cursor(&outgoing[i].cursor, PyBytes_AS_STRING(packet), NULL,
-                             outgoing[i].nbytes)
-                i += 1
-            for local in sources:
-                incoming[j].peer = local
-                incoming[j].room = 0
-                incoming[j].grows = True
-                incoming[j].behind = NULL
-                start_cursor(&incoming[j].cursor, NULL, NULL, 0)
-                j += 1
-            self.span.exchange(outgoing, i, incoming, j, grown)
-        finally:
-            free(outgoing)
-            free(incoming)
-        return [grown[local] for local in sources]
+        for local, packet in packets.items():
+            messages.send_bytes(local, packet)
+        for local in sources:
+            messages.receive_any_length(local)
+        self.span.exchange(messages)
+        return [messages.grown[local] for local in sources]
 
     cdef list bundles(self):
         """(node, bundle) of what this rank sends to other nodes, its neighbours' included."""
@@ -175,38 +151,31 @@ cdef class _Call:
 
     cdef int exchange_in_node(self) except -1:
         """The messages between ranks of this node, from and to where the user has them."""
-        cdef Transfer *outgoing = <Transfer *> malloc((self.sends + 1) * sizeof(Transfer))
-        cdef Transfer *incoming = <Transfer *> malloc((self.receives + 1) * sizeof(Transfer))
-        cdef list grown = [None] * self.span.locals
-        cdef int i, sends = 0, receives = 0
+        cdef Messages messages = self.messages, inside = Messages(self.span.locals)
+        cdef Transfer *message
         cdef dict sent_to = {}
-        if outgoing == NULL or incoming == NULL:
-            free(outgoing)
-            free(incoming)
-            raise MemoryError
-        try:
-            for i in range(self.sends):
-                if self.is_local(self.outgoing[i].peer):
-                    outgoing[sends] = self.outgoing[i]
-                    outgoing[sends].peer = self.span.local_of[self.outgoing[i].peer]
-                    sent_to[outgoing[sends].peer] = sends
-                    sends += 1
-            for i in range(self.receives):
-                if self.is_local(self.incoming[i].peer):
-                    incoming[receives] = self.incoming[i]
-                    incoming[receives].peer = self.span.local_of[self.incoming[i].peer]
-                    if incoming[receives].behind != NULL:
-                        incoming[receives].behind = &outgoing[
-                            <int> sent_to[incoming[receives].peer]]
-                    receives += 1
-            self.truncated += self.span.exchange(outgoing, sends, incoming, receives, grown)
-            for i in range(receives):
-                if incoming[i].grows:
-                    local = incoming[i].peer
-                    self.grown[self.span.members[self.span.mine][local]] = grown[local]
-        finally:
-            free(outgoing)
-            free(incoming)
+        cdef int i, local
+        for i in range(messages.sends):
+            if self.is_local(messages.outgoing[i].peer):
+                local = self.span.local_of[messages.outgoing[i].peer]
+                sent_to[local] = inside.sends
+                message = inside.send(local, NULL, messages.outgoing[i].nbytes, NULL)
+                message.cursor = messages.outgoing[i].cursor
+        for i in range(messages.receives):
+            if self.is_local(messages.incoming[i].peer):
+                local = self.span.local_of[messages.incoming[i].peer]
+                if messages.incoming[i].grows:
+                    inside.receive_any_length(local)
+                    continue
+                message = inside.receive(local, NULL, messages.incoming[i].room, NULL)
+                message.cursor = messages.incoming[i].cursor
+                if messages.incoming[i].behind != NULL:
+                    message.behind = &inside.outgoing[<int> sent_to[local]]
+        self.truncated += self.span.exchange(inside)
+        for i in range(inside.receives):
+            if inside.incoming[i].grows:
+                local = inside.incoming[i].peer
+                messages.grown[self.span.members[self.span.mine][local]] = inside.grown[local]
         return 0
 
     cdef bint is_local(self, int rank):
@@ -252,7 +221,7 @@ cdef class _Call:
         while at < end:
             item = <Item *> at
             at += sizeof(Item)
-            message = &self.incoming[<int> self.places[item.source]]
+            message = &self.messages.incoming[<int> self.places[item.source]]
             if item.direct:
                 memory = PyBytes_FromStringAndSize(NULL, item.nbytes)
                 place = PyBytes_AS_STRING(memory)
@@ -260,7 +229,7 @@ cdef class _Call:
                     item.source, place, item.nbytes, memory), memory, item.source))
                 continue
             if message.grows:
-                self.grown[item.source] = at[:item.nbytes]
+                self.messages.grown[item.source] = at[:item.nbytes]
             else:
                 self.lay_out(message, at, item.nbytes)
             at += item.nbytes
@@ -277,9 +246,9 @@ cdef class _Call:
         cdef bytes memory
         for parcel, memory, source in self.expected:
             self.span.network.complete([parcel])
-            message = &self.incoming[<int> self.places[source]]
+            message = &self.messages.incoming[<int> self.places[source]]
             if message.grows:
-                self.grown[source] = memory
+                self.messages.grown[source] = memory
             else:
                 self.lay_out(message, PyBytes_AS_STRING(memory), PyBytes_GET_SIZE(memory))
         return 0
@@ -299,25 +268,20 @@ cdef list items_of(bytes packet):
     return result
 
 
-cdef int exchange(Span span, int collective, int root, Transfer *outgoing, int sends,
-                  Transfer *incoming, int receives, list grown) except -1:
-    """All messages of one call, as ``Engine.exchange_``; returns how many were truncated."""
+cdef int exchange(Span span, int collective, int root, Messages messages) except -1:
+    """All messages of one call, as ``Engine.exchange``; returns how many were truncated."""
     cdef _Call call = _Call.__new__(_Call)
     cdef Network network = span.network
     cdef Parcel parcel
     cdef int i, node
     call.span = span
     call.routes = Routes(span, collective, root)
-    call.outgoing = outgoing
-    call.incoming = incoming
-    call.sends = sends
-    call.receives = receives
-    call.grown = grown
+    call.messages = messages
     call.sent = []
     call.expected = []
     call.places = {}
-    for i in range(receives):
-        call.places[incoming[i].peer] = i
+    for i in range(messages.receives):
+        call.places[messages.incoming[i].peer] = i
     bundles = call.bundles()
     arriving = [network.receive_any_length(call.routes.sender(node, span.mine))
                 for node in range(span.nodes) if call.routes.exists(node, span.mine)

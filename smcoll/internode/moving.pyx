@@ -4,7 +4,7 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from smcoll.buffers.messages cimport Gathered
+from smcoll.buffers.messages cimport Gathered, Messages
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.streams cimport Transfer
 from smcoll.datatype.cursor cimport Cursor, pack_next, start_cursor, unpack_next
@@ -142,36 +142,24 @@ cdef int allgather_bundled(Span span, Gathering *blocks) except -1:
 cdef int gather_at_leader(Span span, Gathering *blocks, char *table, const size_t *lengths,
                           const size_t *places) except -1:
     """The blocks of this node's ranks, and their lengths, in the leader's table."""
-    cdef Transfer own
-    cdef Transfer *incoming = NULL
+    cdef Messages messages = Messages(span.locals)
+    cdef Transfer *message
     cdef int i, rank
     cdef uint64_t length = blocks.send_bytes
     if span.local != 0:
-        own.peer = 0
-        own.nbytes = blocks.send_bytes
-        own.behind = NULL
-        own.cursor = blocks.send
-        return span.exchange(&own, 1, NULL, 0, None)
-    incoming = <Transfer *> malloc(span.locals * sizeof(Transfer))
-    if incoming == NULL:
-        raise MemoryError
-    try:
-        for i in range(1, span.locals):
-            rank = span.members[span.mine][i]
-            incoming[i].peer = i
-            incoming[i].room = blocks.block[rank]
-            incoming[i].grows = False
-            incoming[i].behind = NULL
-            start_cursor(&incoming[i].cursor, table + places[rank], NULL, blocks.block[rank])
-        span.exchange(NULL, 0, incoming + 1, span.locals - 1, None)
-        for i in range(1, span.locals):
-            memcpy(table + lengths[span.members[span.mine][i]], &incoming[i].nbytes,
-                   sizeof(uint64_t))
-        memcpy(table + lengths[span.rank], &length, sizeof(uint64_t))
-        pack_next(&blocks.send, table + places[span.rank],
-                  min(blocks.send_bytes, blocks.block[span.rank]))
-    finally:
-        free(incoming)
+        message = messages.send(0, NULL, length, NULL)
+        message.cursor = blocks.send
+        return span.exchange(messages)
+    for i in range(1, span.locals):
+        rank = span.members[span.mine][i]
+        messages.receive(i, table + places[rank], blocks.block[rank], NULL)
+    span.exchange(messages)
+    for i in range(messages.receives):
+        rank = span.members[span.mine][messages.incoming[i].peer]
+        memcpy(table + lengths[rank], &messages.incoming[i].nbytes, sizeof(uint64_t))
+    memcpy(table + lengths[span.rank], &length, sizeof(uint64_t))
+    pack_next(&blocks.send, table + places[span.rank],
+              min(blocks.send_bytes, blocks.block[span.rank]))
     return 0
 
 

@@ -1,6 +1,10 @@
-from smcoll.engine.engine cimport Engine
+from smcoll.engine.failure cimport AcrossNodes
+from smcoll.engine.node cimport NodeEngine
 from smcoll.internode.news cimport Call, News
 
+
+cdef enum:
+    OF_NEWS = 3                    # its tags, from a communicator's first one on
 
 # In front of every message between nodes: of which call it is (rule 9), and how long.
 cdef struct Header:
@@ -32,7 +36,8 @@ cdef class Parcel:
 cdef class Network:
     cdef object comm               # hidden; ranks as in the communicator that spans the nodes
     cdef readonly int tag
-    cdef Engine node
+    cdef NodeEngine node           # of this node's ranks: waits are stages of their calls
+    cdef AcrossNodes across
     cdef object place
     cdef readonly News news
     cdef list stagings

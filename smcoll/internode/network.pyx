@@ -15,7 +15,8 @@ from mpi4py import MPI
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
-from smcoll.engine.engine cimport Engine
+from smcoll.engine.failure cimport AcrossNodes
+from smcoll.engine.node cimport NodeEngine
 from smcoll.internode.news cimport NEWS_TAGS, News
 from smcoll.kernels.kernels cimport copy_bytes
 
@@ -23,11 +24,10 @@ from smcoll.kernels.kernels cimport copy_bytes
 cdef enum:
     HEADER = sizeof(Header)
     SHORT = 4096                   # bytes that travel with the header
-    # Tags of a communicator, from its first one on: headers have that, then
+    # Tags of a communicator, from its first one on (OF_NEWS after these): headers have that, then
     LONG = 1                       # what is too long for its header's message
     DIRECT = 2                     # messages without header
-    OF_NEWS = 3
-    TAGS = 3 + NEWS_TAGS
+    TAGS = OF_NEWS + NEWS_TAGS
     MOST_TOLD = 16                 # hidden communicators of a group that a set-up record can name
 
 # Until when (s) a rank that gave up waits for what it can't call back.
@@ -188,13 +188,13 @@ cdef class Parcel:
 cdef class Network:
     """The messages of one communicator that spans nodes, as one of its ranks sends them."""
 
-    def __cinit__(self, comm, int tag, Engine node, place, leaders=None, unwatched=""):
-        """``leaders``, ``unwatched``: as for ``News``."""
+    def __cinit__(self, comm, int tag, NodeEngine node, AcrossNodes across, place, News news):
         self.comm = comm
         self.tag = tag
         self.node = node
+        self.across = across
         self.place = place
-        self.news = News(comm, tag + OF_NEWS, place, leaders, unwatched)
+        self.news = news
         self.stagings = []
         self.in_flight = set()
 
@@ -273,7 +273,7 @@ cdef class Network:
                 raise
             if not here:
                 # Who is waited for: the others may have come meanwhile.
-                self.node.outside = self.place.members[self.place.node_of[parcel.peer]]
+                self.across.outside = self.place.members[self.place.node_of[parcel.peer]]
                 return False
             self.waiting.pop()
         return True
@@ -286,12 +286,12 @@ cdef class Network:
             # A leader that never waits for long does not look otherwise: they would pile up.
             self.news.take_in()
         if not self.all_here():
-            self.node.patience = 1.25
-            self.node.complete_outside(nothing_awaited, <void *> self)
+            self.across.patience = 1.25
+            self.node.wait_outside_stage(nothing_awaited, <void *> self)
             if self.error is not None:
                 error, self.error = self.error, None
                 raise error
-            self.node.outside = None
+            self.across.outside = None
         self.waiting = None
         return 0
 

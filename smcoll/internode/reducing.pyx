@@ -4,9 +4,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from smcoll.base.signature cimport COLLECTIVE_EXSCAN, COLLECTIVE_SCAN
-from smcoll.buffers.messages cimport Gathered
-from smcoll.coll.streams cimport Transfer
-from smcoll.datatype.cursor cimport start_cursor
+from smcoll.buffers.messages cimport Gathered, Messages
 from smcoll.internode.between cimport allreduce_between
 from smcoll.internode.network cimport Network
 from smcoll.internode.span cimport Reduction, Span, combine
@@ -352,8 +350,7 @@ cdef int reduce_scatter(Span span, const Reduction *reduction, const Blocks *blo
     cdef char *result
     cdef char *arrivals
     cdef list parcels = []
-    cdef Transfer *outgoing = NULL
-    cdef Transfer incoming
+    cdef Messages messages = Messages(span.locals)
     if part == NULL or begin == NULL:
         free(part)
         free(begin)
@@ -403,39 +400,26 @@ cdef int reduce_scatter(Span span, const Reduction *reduction, const Blocks *blo
         network.complete(parcels)
         nbytes = blocks.begin[span.rank + 1] - blocks.begin[span.rank]
         if span.local != folder:
-            incoming.peer = folder
-            incoming.room = nbytes
-            incoming.grows = False
-            incoming.behind = NULL
-            start_cursor(&incoming.cursor, reduction.recv, NULL, nbytes)
-            span.exchange(NULL, 0, &incoming, 1, None)
+            messages.receive(folder, reduction.recv, nbytes, NULL)
+            span.exchange(messages)
             return 0
         copy_bytes(arrivals + <size_t> span.mine * room,
                    own + (part[span.mine] - begin[span.local]), room)
         result = arrivals
         for node in range(1, nodes):
             combine(reduction, result, result, arrivals + <size_t> node * room, room // unit)
-        outgoing = <Transfer *> malloc(locals_ * sizeof(Transfer))
-        if outgoing == NULL:
-            raise MemoryError
         at = 0
-        local = 0
         for rank in span.members[span.mine]:
             nbytes = blocks.begin[rank + 1] - blocks.begin[rank]
             if rank == span.rank:
                 copy_bytes(reduction.recv, result + at, nbytes)
             else:
-                outgoing[local].peer = span.local_of[rank]
-                outgoing[local].nbytes = nbytes
-                outgoing[local].behind = NULL
-                start_cursor(&outgoing[local].cursor, result + at, NULL, nbytes)
-                local += 1
+                messages.send(span.local_of[rank], result + at, nbytes, NULL)
             at += nbytes
-        span.exchange(outgoing, local, NULL, 0, None)
+        span.exchange(messages)
     finally:
         free(part)
         free(begin)
-        free(outgoing)
     return 0
 
 

@@ -1,10 +1,11 @@
 from libc.stdint cimport uint64_t
 
+from smcoll.buffers.messages cimport Messages
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.pipeline cimport Plan
 from smcoll.coll.reduce_scatter cimport Blocks
-from smcoll.coll.streams cimport Transfer
-from smcoll.engine.engine cimport Engine
+from smcoll.engine.failure cimport AcrossNodes
+from smcoll.engine.node cimport NodeEngine
 from smcoll.internode.network cimport Network, Parcel
 from smcoll.kernels.kernels cimport Operation
 from smcoll.sync.team cimport Sleeping
@@ -22,7 +23,8 @@ cdef struct Reduction:
 
 
 cdef class Span:
-    cdef readonly Engine node      # of this node's ranks
+    cdef readonly NodeEngine node  # of this node's ranks
+    cdef AcrossNodes across        # what they know of the call over all nodes
     cdef readonly Network network
     cdef readonly object place, config
     cdef list members              # ranks of each node
@@ -56,8 +58,7 @@ cdef class Span:
                             const Blocks *blocks) except -1
     cdef int scan(self, const Reduction *reduction, int collective) except -1
     cdef int allgather(self, Gathering *blocks) except -1
-    cdef int exchange(self, Transfer *outgoing, int sends, Transfer *incoming, int receives,
-                      list grown) except -1
+    cdef int exchange(self, Messages messages) except -1
 
 
 cdef inline void combine(const Reduction *reduction, char *out, const char *left,

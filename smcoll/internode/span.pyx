@@ -14,8 +14,10 @@ from libc.stdint cimport uint64_t
 from smcoll.base.signature cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER,
 )
+from smcoll.buffers.messages cimport Messages
 from smcoll.coll.pipeline cimport Call, Plan
-from smcoll.engine.engine cimport Engine
+from smcoll.engine.failure cimport AcrossNodes
+from smcoll.engine.node cimport NodeEngine
 from smcoll.internode.network cimport Network
 from smcoll.sync.team cimport NO_SLEEP, SLEEP_AT_ONCE, Team
 
@@ -32,8 +34,10 @@ ONE_NODE_ONLY = ("allreduce", "barrier", "scatter")
 cdef class Span:
     """One rank's view of a communicator over several nodes."""
 
-    def __cinit__(self, Engine node, Network network, place, config, int rank):
+    def __cinit__(self, NodeEngine node, AcrossNodes across, Network network, place, config,
+                  int rank):
         self.node = node
+        self.across = across
         self.network = network
         self.place = place
         self.config = config
@@ -50,9 +54,9 @@ cdef class Span:
         self.scratches = []
         self.layout = layout(place.above)
         self.trees = {}
-        self.fan_in = node.plan(COLLECTIVE_REDUCE, override(
+        self.fan_in = node.plans.plan(COLLECTIVE_REDUCE, override(
             decision_for(node.decisions, "reduce", 0), "reduce", algorithm="fan_in"))
-        self.fan_out = node.plan(COLLECTIVE_BCAST, override(
+        self.fan_out = node.plans.plan(COLLECTIVE_BCAST, override(
             decision_for(node.decisions, "bcast", 0), "bcast", algorithm="fan_out"))
         self.in_lines = config.rooted_inline_size
         self.network_section = config.network_section
@@ -127,7 +131,7 @@ cdef class Span:
         for another node, to who waits for one of those: the first to give up knows for whom.
         """
         self.stage += 1
-        self.node.patience = 1 if self.stage == 1 else 1.5
+        self.across.patience = 1 if self.stage == 1 else 1.5
         return self.signature ^ <uint64_t> (self.stage & 0xffff) << 24
 
     cdef int bcast(self, char *buffer, size_t nbytes, int local_root,
@@ -138,13 +142,13 @@ cdef class Span:
         ``sleeping`` says: the network needs the CPU.
         """
         cdef Call call
-        cdef Team *team = &self.node.team
+        cdef Team *team = self.node.team
         cdef const Plan *plan = &self.fan_out
         if nbytes > INTERNAL and (nbytes > self.in_lines or self.bcast_is_named):
-            plan = self.node.choose(COLLECTIVE_BCAST, nbytes)
+            plan = self.node.plans.choose(COLLECTIVE_BCAST, nbytes)
         self.node.fill_call(&call, buffer, buffer, nbytes, 1, NULL, local_root)
         cdef uint64_t stage = self.next_stage()
-        self.node.patience = 1.5
+        self.across.patience = 1.5
         if team.oversubscribed and plan == &self.fan_out:
             team.sleeping = sleeping
         try:
@@ -184,17 +188,15 @@ cdef class Span:
                             reduction.unit, reduction.operation, 0)
         return self.node.carry_out_stage(
             collective, self.next_stage(), self.total, &call,
-            self.node.choose(collective, call.nbytes), NULL)
+            self.node.plans.choose(collective, call.nbytes), NULL)
 
     cdef int allgather(self, Gathering *blocks) except -1:
         cdef Call call
         self.node.fill_call(&call, blocks.send.address, NULL, blocks.longest, 1, NULL, 0)
         return self.node.carry_out_stage(
             COLLECTIVE_ALLGATHER, self.next_stage(), self.total, &call,
-            self.node.choose(COLLECTIVE_ALLGATHER, blocks.longest), blocks)
+            self.node.plans.choose(COLLECTIVE_ALLGATHER, blocks.longest), blocks)
 
-    cdef int exchange(self, Transfer *outgoing, int sends, Transfer *incoming, int receives,
-                      list grown) except -1:
+    cdef int exchange(self, Messages messages) except -1:
         """Messages between ranks of this node; returns how many were truncated."""
-        return self.node.exchange_stage(self.next_stage(), outgoing, sends, incoming, receives,
-                                        grown)
+        return self.node.exchange_stage(self.next_stage(), messages)

@@ -1,17 +1,26 @@
 from libc.stdint cimport uint64_t
 
-from smcoll.coll.pipeline cimport Call, Plan
+from smcoll.coll.pipeline cimport Call
 from smcoll.engine.engine cimport Engine
+from smcoll.engine.failure cimport AcrossNodes
+from smcoll.engine.node cimport NodeEngine
+from smcoll.internode.news cimport News
 from smcoll.internode.span cimport Span
 
 
 cdef class SpanningEngine(Engine):
-    # The engine of a communicator whose ranks are on several nodes. `team` has its ranks and no
-    # memory; `node` is the engine of this node's ranks.
     cdef readonly Span span
-    cdef readonly Engine node
+    cdef readonly NodeEngine node  # of this node's ranks
+    cdef readonly News news
+    cdef AcrossNodes across        # what they know of the call over all nodes
+    cdef uint64_t call             # its number
     cdef bint memory_agreed
+    cdef readonly bint data_refused, streams_refused
     cdef int in_a_call             # 1 while this rank is in a call
+    cdef bint is_later_stage       # the next call is one of a call of the user's that has begun
+    cdef readonly bint closed
+    cdef bint unusable             # failed or closed
+    cdef tuple failure             # the error, and its text, that any further call raises
 
     cdef bint composes(self, int collective, Call *call) except -1
     cdef bint fits_lines(self, int collective, size_t nbytes) except -1

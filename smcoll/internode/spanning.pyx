@@ -12,26 +12,36 @@ from smcoll.base.atomics cimport try_lock, unlock
 from smcoll.base.signature cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST,
     COLLECTIVE_EXSCAN, COLLECTIVE_OBJECT_ALLGATHER, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_REDUCE,
-    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE, COLLECTIVE_SCAN, pack_signature,
+    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE, COLLECTIVE_SCAN, NO_OPERATION, NO_TYPE,
+    pack_signature,
 )
+from smcoll.buffers.messages cimport Messages
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.pipeline cimport Call, Plan
 from smcoll.coll.reduce_scatter cimport Blocks
-from smcoll.coll.streams cimport Transfer
-from smcoll.datatype.cursor cimport Cursor, copy_message
+from smcoll.datatype.cursor cimport copy_message
 from smcoll.datatype.operations cimport LocalReduction
-from smcoll.engine.engine cimport Engine, Tally, stream_signature
+from smcoll.engine.engine cimport Engine, stream_signature
+from smcoll.engine.failure cimport AcrossNodes
+from smcoll.engine.node cimport NodeEngine
+from smcoll.engine.plans cimport Plans
 from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI
+from smcoll.engine.statistics cimport Statistics, Tally, finished, started, went_on
 from smcoll.internode cimport bundles, moving, reducing
 from smcoll.internode.between cimport chosen_between
+from smcoll.internode.network cimport OF_NEWS, Network
+from smcoll.internode.news cimport News
 from smcoll.internode.span cimport Reduction, Span
 from smcoll.kernels.kernels cimport OP_MIN, TYPE_INT64, Operation, element_size
+from smcoll.sync.domains cimport Domains
 from smcoll.sync.team cimport DONE
 from smcoll.sync.waiting cimport attend_between_calls
 
 from mpi4py import MPI
 
 from smcoll.algos import COLLECTIVE_NUMBERS
+from smcoll.engine.call import IN_ANOTHER_CALL
+from smcoll.engine.failure import refuse
 from smcoll.errors import Error, SegmentError
 
 cdef enum:
@@ -40,27 +50,33 @@ cdef enum:
 
 
 cdef class SpanningEngine(Engine):
-    """Made by ``smcoll.comm.establish`` on every rank alike, without a mapping of its own."""
+    """Made by ``smcoll.comm.establish`` on every rank alike."""
 
-    def attach(self, Span span):
-        """Take over the engine of this node's ranks, and the network."""
-        self.span = span
-        self.node = span.node
-        self.node.spans = True
-        self.team.layout = self.node.team.layout
-        self.node.team.wakes_for_banks = self.node.team.oversubscribed
-        self.node.names = list(span.place.members[span.mine])
-        self.node.roles = {members[0]: span.place.role(members[0])
-                           for members in span.place.members}
-        node_watch = self.node.attendant.watch
-        news = span.network.news
-        self.node.call_outside = news.call_in_words
-
-        def watch(rank, seconds):
-            news.look_around(seconds)
-            return node_watch(rank, seconds)
-
-        self.node.attendant.watch = watch
+    def __cinit__(self, NodeEngine node, hidden, int tag, place, config, int rank,
+                  bint oversubscribed, leaders, unwatched):
+        """``node``: of this node's ranks, of which nobody else makes use; ``hidden``: MPI's
+        communicator for messages between nodes, and ``tag`` the first one there; ``leaders`` and
+        ``unwatched``: as for ``News``.
+        """
+        self.rank = rank
+        self.size = len(place.node_of)
+        self.config = config
+        self.oversubscribed = oversubscribed
+        self.instruction_set = node.instruction_set
+        self.domains = Domains([()] * self.size)
+        self.inline_size = node.inline_size
+        self.rooted_inline_size = node.rooted_inline_size
+        self.plans = Plans(self.size, node.team.layout.segment_size, node.team.layout.segments)
+        self.statistics = Statistics()
+        self.node = node
+        self.news = News(hidden, tag + OF_NEWS, place, leaders, unwatched)
+        self.across = AcrossNodes(
+            list(place.members[place.node_of[rank]]),
+            {members[0]: place.role(members[0]) for members in place.members},
+            self.news.look_around, self.news.call_in_words)
+        node.join_nodes(self.across)
+        network = Network(hidden, tag, node, self.across, place, self.news)
+        self.span = Span(node, self.across, network, place, config, rank)
 
     # ------------------------------------------------------------------ what can be composed
 
@@ -76,7 +92,7 @@ cdef class SpanningEngine(Engine):
             self.node.ordered_plan("reduce", nbytes, False)
             if reducing.is_sliced(self.span, nbytes):
                 self.node.ordered_plan("reduce_scatter", nbytes, False)
-        return Engine.ordered_plan(self, collective, nbytes, commutes)
+        return self.plans.in_rank_order(collective, nbytes, commutes)
 
     cdef bint holds(self, const Plan *plan, size_t element) noexcept:
         return 2 * element * <size_t> <int> self.span.place.most <= SMALLEST_SECTION
@@ -114,23 +130,24 @@ cdef class SpanningEngine(Engine):
         if self.memory_agreed:
             return self.memory_as_agreed()
         self.lock()
-        self.node.patience = 1
-        self.node.spanning_call = self.team.call + 1
+        self.across.patience = 1
+        self.across.call = self.call + 1
         try:
             self.node.reserve_data()
         except SegmentError:
             pass                   # told by all ranks together
         except BaseException as error:
-            if self.node.unusable:
+            if self.node.member.unusable:
                 self.fail_everywhere(error)
             else:
-                self.node.spanning_call = self.team.call
+                self.across.call = self.call
                 unlock(&self.in_a_call)        # refused before anything was published
             raise
         granted = not (self.node.data_refused or self.node.streams_refused)
         try:
             # Its node's ranks are in this stage already.
-            self.begin_locked(pack_signature(COLLECTIVE_RESERVE, 31, 63, 0, 0, 0, 0), 0)
+            self.begin_locked(pack_signature(
+                COLLECTIVE_RESERVE, NO_OPERATION, NO_TYPE, 0, 0, 0, 0), 0)
             operation.kernel = self.node.kernel_of(OP_MIN, TYPE_INT64)
             minimum.send = <const char *> &granted
             minimum.recv = <char *> &granted
@@ -147,11 +164,14 @@ cdef class SpanningEngine(Engine):
         self.memory_agreed = True
         self.data_refused = self.streams_refused = not granted
         outcome = self.memory_as_agreed()
-        self.continues = True
+        self.is_later_stage = True
         return outcome
 
     cdef int have_streams(self, uint64_t signature) except -1:
         return self.agree_on_memory(signature)
+
+    cdef void go_on(self) noexcept:
+        self.is_later_stage = True
 
     # ------------------------------------------------------------------ one call
 
@@ -159,28 +179,27 @@ cdef class SpanningEngine(Engine):
         """Before anything is published: what is wrong here stays here (DESIGN rule 13)."""
         cdef int status
         self.lock()
-        if not self.continues:
-            status = attend_between_calls(&self.node.team)
+        if not self.is_later_stage:
+            status = attend_between_calls(self.node.team)
             if status != DONE:
                 unlock(&self.in_a_call)
-                raise self.node.attendant.take_failure()
+                raise self.node.member.attendant.take_failure()
         self.begin_locked(signature, total)
         return 0
 
     cdef int lock(self) except -1:
         """One call at a time, and none on a communicator that is given up."""
         if self.unusable:
-            self.refuse()
+            refuse(self.closed, self.failure)
         if not try_lock(&self.in_a_call):
-            raise Error("this communicator is in another collective already (a second thread, or "
-                        "a signal handler that calls it): one call at a time")
+            raise Error(IN_ANOTHER_CALL)
         return 0
 
     cdef void begin_locked(self, uint64_t signature, uint64_t total):
-        self.continues = False
-        self.team.call += 1
-        self.node.spanning_call = self.team.call
-        self.span.begin(self.team.call, signature, total)
+        self.is_later_stage = False
+        self.call += 1
+        self.across.call = self.call
+        self.span.begin(self.call, signature, total)
 
     cdef end(self):
         unlock(&self.in_a_call)
@@ -194,42 +213,42 @@ cdef class SpanningEngine(Engine):
             # By a signal handler or another thread, in this call; the node's segment is unmapped.
             if not MPI.Is_finalized():
                 self.span.network.call_back(self.span.scratches)
-                self.span.network.news.sound_alarm(
-                    Error(f"rank {self.team.rank} freed the communicator in a call"),
-                    self.team.rank, self.team.rank, self.node.spanning_call)
+                self.news.sound_alarm(
+                    Error(f"rank {self.rank} freed the communicator in a call"),
+                    self.rank, self.rank, self.across.call)
             self.close_parts()
             return
         if self.unusable:
             return
         self.unusable = True
-        self.node.give_up(
+        self.node.failures.give_up(
             error if isinstance(error, Error) else Error(
-                f"rank {self.team.rank} was interrupted: {type(error).__name__}"),
-            self.node.team.size + getattr(error, "blamed", self.team.rank))
-        self.failure = self.node.failure or (Error, str(error))
+                f"rank {self.rank} was interrupted: {type(error).__name__}"),
+            self.node.size + getattr(error, "blamed", self.rank))
+        self.failure = self.node.failures.failure or (Error, str(error))
         if not MPI.Is_finalized():
             self.span.network.call_back(self.span.scratches)
-            self.span.network.news.sound_alarm(error, self.team.rank, self.node.blames(),
-                                               self.node.failed_since())
+            self.news.sound_alarm(error, self.rank, self.node.failures.blames(),
+                                               self.node.failures.failed_since())
 
     cdef int carry_out(self, int collective, uint64_t signature, Call *call,
                        const Plan *plan, void *details) except -1:
-        cdef Tally *tally = &self.tallies[collective][plan.algorithm]
+        cdef Tally *tally = &self.statistics.carried_out[collective][plan.algorithm]
         cdef int64_t start
         if not self.composes(collective, call):
             return USE_MPI
         if collective == COLLECTIVE_ALLGATHER:
-            signature |= moving.counts_fingerprint(<const Gathering *> details, self.team.size)
+            signature |= moving.counts_fingerprint(<const Gathering *> details, self.size)
         if self.needs_memory(collective, call) and self.agree_on_memory(signature) == USE_MPI:
             return USE_MPI
         self.begin(signature, call.nbytes)
-        start = self.started(tally, call.nbytes)
+        start = started(tally, call.nbytes)
         try:
             self.compose(collective, call, details)
         except BaseException as error:
             self.fail_everywhere(error)
             raise
-        self.finished(tally, start)
+        finished(tally, start, 0)
         self.end()
         return CARRIED_OUT
 
@@ -257,25 +276,25 @@ cdef class SpanningEngine(Engine):
         else:
             reducing.scan(self.span, &reduction, collective == COLLECTIVE_EXSCAN)
 
-    cdef int exchange_(self, int collective, int root, Transfer *outgoing, int sends,
-                       Transfer *incoming, int receives, size_t nbytes, list grown,
-                       int algorithm=0, bint second_stage=False, Cursor *own=NULL,
-                       Cursor *own_place=NULL) except -1:
-        cdef Tally *tally = &self.tallies[collective][algorithm]
+    cdef int exchange(self, int collective, int root, Messages messages, size_t nbytes,
+                      int algorithm=0, bint second_stage=False) except -1:
+        cdef Tally *tally = &self.statistics.carried_out[collective][algorithm]
         cdef int64_t start
         cdef int truncated
+        if second_stage:
+            self.go_on()
         self.begin(stream_signature(collective, root), 0)
-        start = self.went_on(tally, nbytes) if second_stage else self.started(tally, nbytes)
+        start = went_on(tally, nbytes) if second_stage else started(tally, nbytes)
         try:
-            truncated = bundles.exchange(self.span, collective, root, outgoing, sends, incoming,
-                                         receives, grown)
-            if own != NULL:
-                truncated += own.nbytes > own_place.nbytes
-                copy_message(own, own_place, min(own.nbytes, own_place.nbytes))
+            truncated = bundles.exchange(self.span, collective, root, messages)
+            if messages.keeps_own:
+                truncated += messages.own.nbytes > messages.own_place.nbytes
+                copy_message(&messages.own, &messages.own_place,
+                             min(messages.own.nbytes, messages.own_place.nbytes))
         except BaseException as error:
             self.fail_everywhere(error)
             raise
-        self.finished(tally, start)
+        finished(tally, start, 0)
         self.end()
         return truncated
 
@@ -284,16 +303,17 @@ cdef class SpanningEngine(Engine):
         with gil:
             if self.kernel_of(op, element_type) == NULL:
                 raise MPI.Exception(MPI.ERR_OP)
-            return self.allreduce_(
-                <const char *> send, <char *> recv, elements, element_type, op,
-                self.choose(COLLECTIVE_ALLREDUCE, elements * element_size(element_type)))
+            return self.reduction_(
+                COLLECTIVE_ALLREDUCE, <const char *> send, <char *> recv, elements, element_type,
+                op, 0, self.plans.choose(COLLECTIVE_ALLREDUCE,
+                                         elements * element_size(element_type)))
 
-    def through_mpi(self, collective, start_call, int root=0, int op=31, int element_type=63,
-                    uint64_t nbytes=0):
-        """``Engine.through_mpi``: the nonblocking form, waited for as in shared memory."""
+    def through_mpi(self, collective, start_call, int root=0, int op=NO_OPERATION,
+                    int element_type=NO_TYPE, uint64_t nbytes=0):
+        """``NodeEngine.through_mpi``: the nonblocking form, waited for as in shared memory."""
         self.begin(0, 0)
         try:
-            self.node.continues = True
+            self.node.go_on()
             self.node.through_mpi(collective, start_call, root, op, element_type, nbytes)
         except BaseException as error:
             if isinstance(error, Error) or not isinstance(error, MPI.Exception):
@@ -352,12 +372,26 @@ cdef class SpanningEngine(Engine):
         return self.span.place.in_rank_order
 
     def stats(self):
-        rows = [row for row in Engine.stats(self) if row["path"] != "MPI"]
+        rows = [row for row in self.statistics.rows() if row["path"] != "MPI"]
         for row in rows:
             row["algorithm"] = "across nodes"
             row["path"] = "shared memory and network"
         return rows + [row | {"reason": "its placement on the nodes, its elements, or memory"}
                        for row in self.node.stats() if row["path"] == "MPI"]
+
+    @property
+    def calls(self):
+        """Number of the last call: the same on every rank between two collectives."""
+        return self.call
+
+    @property
+    def woken(self):
+        return self.node.woken
+
+    @property
+    def uses_heaps(self):
+        """Arrays in shared heaps are staged over several nodes."""
+        return False
 
     @property
     def bytes_mapped(self):
@@ -378,17 +412,18 @@ cdef class SpanningEngine(Engine):
     def reserve_data(self):
         """Reserve everything now. Collective over all nodes."""
         self.agree_on_memory(0)
-        self.continues = False
+        self.is_later_stage = False
 
     # ------------------------------------------------------------------ the end
 
     def disown(self):
         """In a forked child: the communicator is its parent's, whatever the child does."""
-        Engine.disown(self)
         self.node.disown()
+        self.failure = self.failure or self.node.failures.failure
+        self.unusable = True
 
     def observe(self):
-        """The views of this node's ranks, as ``Engine.observe``."""
+        """The views of this node's ranks, as ``NodeEngine.observe``."""
         return self.node.observe()
 
     def abandon(self):
@@ -397,12 +432,12 @@ cdef class SpanningEngine(Engine):
             self.unusable = True
             if self.in_a_call:
                 # From a signal handler or another thread, between two stages.
-                self.node.leave_uncompleted()
+                self.node.failures.leave_uncompleted()
             self.node.abandon()
-            self.failure = self.node.failure
-            self.span.network.news.sound_alarm(
-                Error(f"rank {self.team.rank} abandoned the communicator"), self.team.rank,
-                self.team.rank, self.node.failed_since())
+            self.failure = self.node.failures.failure
+            self.news.sound_alarm(
+                Error(f"rank {self.rank} abandoned the communicator"), self.rank,
+                self.rank, self.node.failures.failed_since())
 
     def close(self):
         """Say that we left, and unmap. Local."""
@@ -410,7 +445,7 @@ cdef class SpanningEngine(Engine):
             return
         self.closed = self.unusable = True
         if not try_lock(&self.in_a_call):
-            self.span.network.news.leave_in_call(self.node.spanning_call)
+            self.news.leave_in_call(self.across.call)
             self.node.close()      # the call that is on unmaps at its end
             return
         self.close_parts()
@@ -418,7 +453,7 @@ cdef class SpanningEngine(Engine):
     def close_parts(self):
         """Nothing of this communicator is used any more."""
         self.node.close()
-        self.span.network.news.close()
+        self.news.close()
 
 
 cdef bint needs_order(int collective, Call *call) except -1:

@@ -1,6 +1,6 @@
 """The compiled protocol with threads in place of processes, for ThreadSanitizer.
 
-Every thread is a rank with an Engine of its own, over one mapping at one address. From its start to
+Every thread is a rank with an engine of its own, over one mapping at one address. From its start to
 its end a thread runs without the GIL and calls what the engine calls (``begin_call`` and
 ``run_collective``, or an exchange through the streams): taking the GIL would order the threads, and
 hide what the flags fail to order. For the same reason nobody attends to signals and MPI meanwhile.
@@ -21,7 +21,8 @@ from smcoll.coll.allgather cimport Gathering
 from smcoll.base.atomics cimport cpu_pause
 from smcoll.barrier cimport begin_call
 from smcoll.datatype.cursor cimport Cursor, start_cursor
-from smcoll.engine.engine cimport Engine, signature_of, stream_signature
+from smcoll.engine.engine cimport signature_of, stream_signature
+from smcoll.engine.node cimport NodeEngine
 from smcoll.kernels.kernels cimport OP_SUM, TYPE_INT64, Operation, reduction_kernel_for
 from smcoll.coll.reduce_scatter cimport Blocks
 from smcoll.engine.reservation cimport DATA_REGIONS, STREAMS
@@ -29,7 +30,7 @@ from smcoll.segment cimport Mapping
 from smcoll.base.signature cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLTOALL, COLLECTIVE_BARRIER,
     COLLECTIVE_BCAST, COLLECTIVE_EXSCAN, COLLECTIVE_GATHER, COLLECTIVE_REDUCE,
-    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_SCAN, COLLECTIVE_SCATTER,
+    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_SCAN, COLLECTIVE_SCATTER, NO_OPERATION, NO_TYPE,
 )
 from smcoll.coll.streams cimport Exchange, Transfer, begin_exchange, complete_exchange
 from smcoll.sync.team cimport DONE, Team
@@ -95,7 +96,7 @@ cdef inline uint64_t next_random(uint64_t *state) noexcept nogil:
 cdef class _Rank:
     """One thread's engine and memory."""
 
-    cdef Engine engine
+    cdef NodeEngine engine
     cdef _View mapping
     cdef int64_t *send
     cdef int64_t *recv
@@ -118,18 +119,18 @@ cdef class _Rank:
         self.mapping.reserve_control()
         # Two domains where the ranks are enough.
         places = [(f"NUMA node {2 * other // size}",) for other in range(size)]
-        self.engine = Engine(self.mapping, config, rank, size, size > 2, 0, None, budget, start,
-                             places)
+        self.engine = NodeEngine(self.mapping, config, rank, size, size > 2, 0, None, budget,
+                                 start, places)
         self.engine.use(decide(config, size, size > 2, len(self.engine.domains)))
         for collective, names in ALGORITHMS.items():
             # The last one everywhere, if there at all; threads have no heaps of their own.
             assert "shared_heap" not in names[:-1]
             self.algorithms[COLLECTIVE_NUMBERS[collective]] = len(names) - ("shared_heap" in names)
-        self.engine.reserve_part(DATA_REGIONS)
-        self.engine.reserve_part(STREAMS)
+        self.engine.memory.reserve_part(DATA_REGIONS)
+        self.engine.memory.reserve_part(STREAMS)
         self.engine.team.attended = INT64_MAX // 2
         for radix in range(RADICES):
-            self.trees[radix] = &self.engine.tree(radix + 1).view
+            self.trees[radix] = &self.engine.plans.tree(radix + 1).view
         self.send = <int64_t *> calloc(LONGEST * size, 8)
         self.recv = <int64_t *> calloc(LONGEST * size, 8)
         self.begin = <size_t *> calloc(size + 1, sizeof(size_t))
@@ -161,7 +162,7 @@ cdef class _Rank:
         self.where = f"call {done} of {calls}"
 
     def end(self):
-        self.engine.closed = True
+        self.engine.member.closed = True
         self.mapping.let_go()
 
     cdef void dawdle(self) noexcept nogil:
@@ -203,13 +204,13 @@ cdef class _Rank:
 
     cdef int carry_out(self, Call *call, int collective, const Plan *plan,
                        void *details) noexcept nogil:
-        call.team = &self.engine.team
+        call.team = self.engine.team
         call.plan = plan
         call.details = details
         return run_collective(call, collective)
 
     cdef int bcast(self, const Plan *plan, size_t elements, int root) noexcept nogil:
-        cdef Team *team = &self.engine.team
+        cdef Team *team = self.engine.team
         cdef Call call
         cdef size_t i
         cdef int status
@@ -221,7 +222,7 @@ cdef class _Rank:
         call.element_size = 1
         call.root = root
         call.sources = self.engine.sources
-        begin_call(team, signature_of(COLLECTIVE_BCAST, 31, 63, plan, root), call.nbytes)
+        begin_call(team, signature_of(COLLECTIVE_BCAST, NO_OPERATION, NO_TYPE, plan, root), call.nbytes)
         status = self.carry_out(&call, COLLECTIVE_BCAST, plan, NULL)
         if status == DONE:
             for i in range(elements):
@@ -232,7 +233,7 @@ cdef class _Rank:
     cdef int reduction(self, int collective, const Plan *plan, size_t elements,
                        int root) noexcept nogil:
         """Barrier, Reduce, Allreduce, Reduce_scatter, Scan and Exscan, by SUM."""
-        cdef Team *team = &self.engine.team
+        cdef Team *team = self.engine.team
         cdef Call call
         cdef Operation operation
         cdef Blocks blocks
@@ -276,7 +277,7 @@ cdef class _Rank:
         return DONE
 
     cdef int allgather(self, const Plan *plan, size_t elements) noexcept nogil:
-        cdef Team *team = &self.engine.team
+        cdef Team *team = self.engine.team
         cdef Call call
         cdef Gathering blocks
         cdef size_t i
@@ -298,7 +299,7 @@ cdef class _Rank:
         blocks.recv = self.cursors
         call.nbytes = blocks.longest
         call.element_size = 1
-        begin_call(team, signature_of(COLLECTIVE_ALLGATHER, 31, 63, plan, 0), blocks.longest)
+        begin_call(team, signature_of(COLLECTIVE_ALLGATHER, NO_OPERATION, NO_TYPE, plan, 0), blocks.longest)
         status = self.carry_out(&call, COLLECTIVE_ALLGATHER, plan, &blocks)
         if status != DONE:
             return status
@@ -322,7 +323,7 @@ cdef class _Rank:
 
     cdef int exchange(self, int collective, int root, size_t elements) noexcept nogil:
         """Gather, Scatter and Alltoall; in place (Alltoall) in half of the calls."""
-        cdef Team *team = &self.engine.team
+        cdef Team *team = self.engine.team
         cdef Exchange exchange
         cdef bint in_place = collective == COLLECTIVE_ALLTOALL and next_random(&self.shared) % 2
         cdef int64_t *arrives = self.send if in_place else self.recv
@@ -330,7 +331,7 @@ cdef class _Rank:
         cdef size_t i, sent
         memset(&exchange, 0, sizeof(exchange))
         exchange.team = team
-        exchange.streams = self.engine.streams
+        exchange.streams = self.engine.memory.streams
         exchange.outgoing = self.outgoing
         exchange.incoming = self.incoming
         for peer in range(team.size):

@@ -1,52 +1,29 @@
-"""One rank's membership of a segment: entering and leaving calls, and what happens when they fail.
+"""Failures of a call on one node: who gives up poisons its own word, so that nobody waits for it.
 
-A rank that gives up poisons its own word, so that nobody waits for it; one that waits long watches
-the others: whether they gave up, called something else, left or died, and says what it found.
+Who waits long watches the others: whether they gave up, called something else, left or died. Every
+error says who did what, in the numbers of the communicator's user.
 """
 
 import sys
 import weakref
 
-from cpython.pystate cimport PyThreadState
-from libc.stdint cimport SIZE_MAX, int64_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
-from smcoll.barrier cimport init_team
 from smcoll.base.atomics cimport (
-    fence_acquire, fence_release, load_acquire, load_relaxed, monotonic_ns, store_release, try_lock,
-    unlock,
+    fence_acquire, fence_release, load_acquire, load_relaxed, monotonic_ns, store_release,
 )
-from smcoll.base.signature cimport COLLECTIVES
-from smcoll.coll.stores cimport describe_stores, free_stores, init_stores
-from smcoll.segment cimport Layout, Mapping, Published, Status, published, status_of
-from smcoll.sync.domains cimport Domains
+from smcoll.engine.member cimport Member
+from smcoll.segment cimport Layout, Published, Status, published, status_of
 from smcoll.sync.team cimport (
     DONE, FAILED_DAMAGED, FAILED_EXCEPTION, FAILED_MISMATCH, FAILED_PEER_DEAD, FAILED_POISONED,
     FAILED_TIMEOUT, POISON_EXCEPTION, POISON_MISMATCH, POISON_PEER_DEAD, POISON_PEER_ENDED,
     POISON_TIMEOUT, Team,
 )
-from smcoll.sync.waiting cimport Attendant, attend_between_calls
 
 from mpi4py import MPI
 
-from smcoll.coll.stores import stores_number
 from smcoll.errors import Error, MismatchError, PeerError, WaitTimeout
 from smcoll.sync.calls import describe_call, in_words
-from smcoll.sync.observation import Observation
-
-
-cdef extern from "Python.h":
-    PyThreadState *PyEval_SaveThread() noexcept nogil
-    void PyEval_RestoreThread(PyThreadState *state) noexcept nogil
-
-
-cdef enum:
-    # Why a call can't even begin; beside DONE and the FAILED codes.
-    UNUSABLE = 11
-    BUSY = 12
-
-cdef enum:
-    # Above this many bytes a call gives the GIL up at its start; below, when it first yields.
-    RELEASE_GIL_ABOVE = 16384
 
 # How often a wait looks whether ranks other than the awaited one are alive.
 cdef int64_t LOOK_AT_ALL_EVERY = 50_000_000
@@ -57,132 +34,55 @@ cdef inline bint has_come(uint64_t call, uint64_t now) noexcept:
     return call == 0 or <int64_t> (now - call) >= 0
 
 
-def _watch(member_reference, int rank, double seconds):
-    member = member_reference()
-    return 0 if member is None else member.watch(rank, seconds)
+cdef class AcrossNodes:
+    """Where a communicator spans nodes: what this node's ranks know of the call over all of them.
+    """
 
-
-cdef class Member:
-    """What all layers of an engine share: the rank's team, its mapping, its standing."""
-
-    def __cinit__(self, Mapping mapping, config, int rank, int size, bint oversubscribed,
-                  int instruction_set, poke, budget, uint64_t start=1, places=None):
-        self.mapping = mapping
-        self.config = config
-        self.budget = budget
-        self.instruction_set = instruction_set
-        self.start = start
+    def __cinit__(self, list names, dict roles, look_around, call_in_words):
+        """``names``: of this node's ranks in the communicator; ``roles``: of leaders, in words."""
         self.patience = 1
-        self.roles = {}
-        self.domains = Domains(places or [()] * size)
-        self.team.rank = rank
-        self.team.size = size
-        self.team.oversubscribed = oversubscribed
-        self.team.domains = &self.domains.view
-        for collective in range(COLLECTIVES):
-            self.team.streaming_from[collective] = config.streaming_size or SIZE_MAX
-            self.team.kernel_copy_from[collective] = SIZE_MAX
-            self.team.direct_from[collective] = SIZE_MAX
-        self.attendant = Attendant()
-        self.attendant.poke = poke
+        self.names = names
+        self.roles = roles
+        self.look_around = look_around
+        self.call_in_words = call_in_words
+
+
+def refuse(bint closed, failure):
+    """Raise for a call on a communicator that was freed, or that failed for ``failure``."""
+    if closed:
+        raise MPI.Exception(MPI.ERR_COMM)
+    kind, message = failure
+    raise kind(f"{message} (this communicator can't be used any more)")
+
+
+def _watch(detector_reference, int rank, double seconds):
+    detector = detector_reference()
+    return 0 if detector is None else detector.watch(rank, seconds)
+
+
+cdef class FailureDetector:
+    """Finds out in a long wait why it can't succeed, and tells the others that this rank gave up."""
+
+    def __cinit__(self, Member member not None):
+        self.member = member
+        self.team = &member.team
         reference = weakref.ref(self)
-        self.attendant.watch = lambda awaited, seconds: _watch(reference, awaited, seconds)
-        self.team.attendant = <void *> self.attendant
-        if mapping is not None:
-            self.team.base = mapping.base
-            self.team.layout = mapping.layout
-            init_team(&self.team, start)
-            init_stores(&self.team, stores_number(config.stores), len(self.domains) > 1)
-        if config.spin >= 0:
-            self.team.spin = config.spin
+        member.attendant.watch = lambda awaited, seconds: _watch(reference, awaited, seconds)
 
-    def __dealloc__(self):
-        free_stores(&self.team)
-
-    def stores_in_use(self, int collective, size_t nbytes):
-        """(kind of stores, why) for what others read of such a call. By the collective's number."""
-        if self.closed:
-            return "none", "the communicator was freed"
-        return describe_stores(&self.team, collective, nbytes)
-
-    # ------------------------------------------------------------------ entering and leaving
-
-    cdef int enter(self) except -1:
-        """Before a call publishes anything: what is wrong here stays here (DESIGN rule 13)."""
-        cdef int status = self.enter_without_gil()
-        if status != DONE:
-            self.explain_refusal(status)
-        self.team.holds_gil = True
-        return 0
-
-    cdef int enter_without_gil(self) noexcept nogil:
-        cdef int status
-        if self.unusable:
-            return UNUSABLE
-        if not try_lock(&self.team.status.busy):
-            return BUSY
-        self.team.thread_state = NULL
-        self.team.holds_gil = False
-        self.warned = False
-        if self.continues:
-            # A signal's exception here would look local, but the peers are in this stage already.
-            self.continues = False
-            return DONE
-        status = attend_between_calls(&self.team)
-        if status != DONE:
-            unlock(&self.team.status.busy)
-        return status
-
-    cdef int explain_refusal(self, int status) except -1:
-        if status == UNUSABLE:
-            self.refuse()
-        if status == BUSY:
-            raise Error("this communicator is in another collective already (a second thread, or "
-                        "a signal handler that calls it): one call at a time")
-        raise self.attendant.take_failure()
-
-    cdef void take_gil_back(self) noexcept:
-        # A wait may have given it up: nothing of Python may be touched before this.
-        if self.team.thread_state != NULL:
-            PyEval_RestoreThread(self.team.thread_state)
-            self.team.thread_state = NULL
-
-    cdef int leave(self, int status) except -1:
-        self.take_gil_back()
-        if self.closed:
-            return self.leave_for_good(status)
-        unlock(&self.team.status.busy)
-        if status != DONE:
-            self.fail(status)
-        return 0
-
-    cdef int leave_for_good(self, int status) except -1:
-        # A signal handler or another thread freed the communicator during this call.
-        error = self.attendant.take_failure()
-        self.mapping.close()
-        if status != DONE:
-            raise error or MPI.Exception(MPI.ERR_COMM)
-        return 0
-
-    cdef void release_gil_if_long(self, size_t nbytes) noexcept:
-        if nbytes > RELEASE_GIL_ABOVE:
-            self.team.thread_state = PyEval_SaveThread()
+    # ------------------------------------------------------------------ giving up
 
     def refuse(self):
         """Raise what says that this communicator can't be used any more."""
-        if self.closed:
-            raise MPI.Exception(MPI.ERR_COMM)
-        kind, message = self.failure
-        raise kind(f"{message} (this communicator can't be used any more)")
+        refuse(self.member.closed, self.failure)
 
     def fail(self, int status):
         """A call failed: poison our own word, so that nobody waits for us, and raise."""
-        self.unusable = True
-        cdef Team *team = &self.team
+        self.member.unusable = True
+        cdef Team *team = self.team
         blamed = team.awaited_rank
         where = self.call_in_words(blamed)
         if status == FAILED_EXCEPTION:
-            error = self.attendant.take_failure()
+            error = self.member.attendant.take_failure()
             if hasattr(error, "blamed"):
                 # From another node, whose ranks have no word in this segment.
                 self.give_up(error, team.size + error.blamed)
@@ -201,10 +101,10 @@ cdef class Member:
             self.failure = (Error, f"rank {self.name(blamed)} says that its buffers lie where its "
                                    f"shared heap is not, in {where}")
         elif status == FAILED_TIMEOUT:
-            outside = blamed < 0 and self.outside is not None
-            self.poison(POISON_TIMEOUT, team.size + self.outside[0] if outside else blamed,
+            outside = self.awaited_outside(blamed)
+            self.poison(POISON_TIMEOUT, blamed if outside is None else team.size + outside[0],
                         self.user_call())
-            self.failure = (WaitTimeout, f"waited {self.config.timeout:g} s for "
+            self.failure = (WaitTimeout, f"waited {self.member.config.timeout:g} s for "
                                          f"{self.awaited_in_words(blamed)} in {where}")
         else:
             self.poison(POISON_PEER_ENDED if self.has_left(blamed) else POISON_PEER_DEAD, blamed,
@@ -234,20 +134,20 @@ cdef class Member:
         if self.failure is None:
             self.failure = (Error, "this communicator belongs to the process that this one was "
                                    "forked from")
-        self.unusable = True
+        self.member.unusable = True
 
     def abandon(self):
         """Give the communicator up without synchronising: an exception is on its way up."""
-        if not self.closed and self.failure is None:
+        if not self.member.closed and self.failure is None:
             # What it has completed the others will complete, too.
             completed = not self.team.status.busy and not self.left_a_call()
             self.poison(POISON_EXCEPTION, self.team.rank, self.user_call() + completed)
             self.failure = (Error, f"rank {self.name(self.team.rank)} abandoned the communicator")
-            self.unusable = True
+            self.member.unusable = True
 
     def give_up(self, error, int blamed):
         """The same for a reason that was found outside of the segment; ``blamed`` as in names."""
-        if not self.closed and self.failure is None:
+        if not self.member.closed and self.failure is None:
             reasons = {PeerError: POISON_PEER_DEAD, MismatchError: POISON_MISMATCH,
                        WaitTimeout: POISON_TIMEOUT}
             reason = reasons.get(type(error), POISON_EXCEPTION)
@@ -255,11 +155,11 @@ cdef class Member:
             self.poison(POISON_PEER_ENDED if ended else reason, blamed,
                         self.at_latest_now(getattr(error, "since", self.user_call())))
             self.failure = (type(error), str(error))
-            self.unusable = True
+            self.member.unusable = True
 
     cdef uint64_t user_call(self) noexcept:
         """The call that this rank is in or was in last, as all ranks of the user's count."""
-        return self.spanning_call if self.spans else self.team.call
+        return self.team.call if self.across is None else self.across.call
 
     cdef uint64_t at_latest_now(self, uint64_t since) noexcept:
         """``since``, but not beyond the call that this rank fails in itself."""
@@ -291,19 +191,23 @@ cdef class Member:
 
     def call_in_words(self, int awaited):
         """The call that this rank is in, waiting for ``awaited``."""
-        if awaited < 0 and self.outside is not None:
-            return self.call_outside()
+        if self.awaited_outside(awaited) is not None:
+            return self.across.call_in_words()
         return f"call {self.team.call}, {describe_call(self.team.signature, self.team.nbytes)}"
 
     def name(self, int rank):
         """A rank of this engine as the communicator's user numbers it.
 
-        Where the communicator spans nodes, this engine has the ranks of one node; numbers from
-        its size on stand for the ranks of the communicator.
+        Where the communicator spans nodes, these are the ranks of one of them; numbers from
+        their count on stand for the ranks of the communicator.
         """
-        if self.names is None:
+        if self.across is None:
             return rank
-        return self.names[rank] if rank < self.team.size else rank - self.team.size
+        return self.across.names[rank] if rank < self.team.size else rank - self.team.size
+
+    cdef list awaited_outside(self, int awaited):
+        """The ranks of another node that this one waits for, as the communicator numbers them."""
+        return None if awaited >= 0 or self.across is None else self.across.outside
 
     # ------------------------------------------------------------------ the watch
 
@@ -323,11 +227,13 @@ cdef class Member:
 
     def watch(self, int rank, double seconds):
         """Every 1 to 4 ms of a wait for ``rank``: 0, or why the wait can't succeed."""
-        cdef Team *team = &self.team
+        cdef Team *team = self.team
         cdef int other
         cdef int64_t now
         cdef Status *status
-        if self.closed:
+        if self.across is not None:
+            self.across.look_around(seconds)
+        if self.member.closed:
             raise MPI.Exception(MPI.ERR_COMM)
         for other in range(team.size):
             if other == team.rank:
@@ -351,12 +257,13 @@ cdef class Member:
                 if other != team.rank and self.has_died(other) and self.owes_us(other, rank):
                     team.awaited_rank = other
                     return FAILED_PEER_DEAD
-        if 0 < self.config.warn_after <= seconds and not self.warned:
-            self.warned = True
+        if 0 < self.member.config.warn_after <= seconds and self.warned_in != team.call:
+            self.warned_in = team.call
             print(f"smcoll: rank {self.name(team.rank)} has waited {seconds:.0f} s for "
                   f"{self.awaited_in_words(rank)} in {self.call_in_words(rank)}",
                   file=sys.stderr, flush=True)
-        if 0 < self.config.timeout * self.patience <= seconds:
+        patience = 1 if self.across is None else self.across.patience
+        if 0 < self.member.config.timeout * patience <= seconds:
             return FAILED_TIMEOUT
         return DONE
 
@@ -378,7 +285,7 @@ cdef class Member:
 
     cdef bint has_died(self, int rank):
         """Whether a rank's process is gone though it never left."""
-        return (not self.has_left(rank) and not self.mapping.is_alive(rank)
+        return (not self.has_left(rank) and not self.member.mapping.is_alive(rank)
                 and not self.has_left(rank))
 
     cdef bint owes_us(self, int rank, int awaited):
@@ -406,7 +313,7 @@ cdef class Member:
         text = ", ".join(f"{in_words(ranks)} called {what}" for what, ranks in sides)
         if len(sides) == 2 and len(sides[1][1]) > 1:
             text = f"{in_words(sides[0][1])} called {sides[0][0]}, the others {sides[1][0]}"
-        if len(sides) < 2 and self.names is not None:
+        if len(sides) < 2 and self.across is not None:
             text += ", another node something else"
         return f"ranks disagree about collective number {call}: {text}"
 
@@ -420,7 +327,7 @@ cdef class Member:
         if reason == POISON_MISMATCH:
             return MismatchError, self.explain_mismatch(call)
         if reason == POISON_PEER_DEAD:
-            role = self.roles.get(self.name(blamed)) if blamed >= self.team.size else None
+            role = self.across.roles.get(self.name(blamed)) if blamed >= self.team.size else None
             dead = f"rank {self.name(blamed)} has died" + (f", {role}" if role else "")
             return PeerError, f"{dead}, as rank {self.name(rank)} found, during {where}"
         if reason == POISON_PEER_ENDED:
@@ -444,60 +351,11 @@ cdef class Member:
     def awaited_in_words(self, int rank):
         """Who is awaited, and where that rank is as far as it has published it."""
         if rank < 0:
-            return "MPI" if self.outside is None else f"{in_words(self.outside)}, on another node,"
+            outside = self.awaited_outside(rank)
+            return "MPI" if outside is None else f"{in_words(outside)}, on another node,"
         cdef Status *status = status_of(&self.team.layout, self.team.base, rank)
         cdef uint64_t call = load_acquire(&status.current_call)
         entry = self.published_call(rank, call)
         what = "no collective yet" if entry is None else describe_call(*entry)
         relation = "in or past" if call >= self.team.call else "not beyond"
         return f"rank {self.name(rank)}, which is {relation} its call {call}, {what},"
-
-    def observe(self):
-        """Every rank's ``observation.RankView``: what it does and whom it waits for. Local."""
-        return Observation(self.mapping.descriptor, self.team.rank).look()
-
-    # ------------------------------------------------------------------ who and where
-
-    @property
-    def rank(self):
-        return self.team.rank
-
-    @property
-    def size(self):
-        return self.team.size
-
-    @property
-    def oversubscribed(self):
-        """Whether ranks outnumber the CPUs that they may use."""
-        return self.team.oversubscribed
-
-    @property
-    def woken(self):
-        """How often another rank, by beginning a call, has cut short a pause in a long wait."""
-        return self.team.woken
-
-    @property
-    def calls(self):
-        """Number of the last call: the same on every rank between two collectives."""
-        return self.team.call
-
-    # ------------------------------------------------------------------ the end
-
-    def close(self):
-        """Say that we left, and unmap. Local; safe to call twice, and in a forked child."""
-        if self.closed:
-            return
-        is_ours, reserved = self.mapping.is_ours(), self.mapping.bytes_reserved
-        self.closed = self.unusable = True
-        if is_ours:
-            store_release(&self.team.status.left, 1)
-            in_a_call = not try_lock(&self.team.status.busy)
-            if in_a_call or (self.left_a_call() and self.failure is None):
-                # Before anything that may give the GIL up: that call ends, and its program may
-                # change arrays that others still read.
-                self.poison(POISON_EXCEPTION, self.team.rank, self.user_call())
-            self.budget.give_back(reserved)
-            if in_a_call:
-                # Of another thread, or of the code that a signal handler interrupted: it unmaps.
-                return
-        self.mapping.close()

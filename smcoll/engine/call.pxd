@@ -1,0 +1,24 @@
+from libc.stdint cimport int64_t
+
+from smcoll.engine.failure cimport FailureDetector
+from smcoll.engine.member cimport Member
+from smcoll.sync.team cimport Team
+from smcoll.sync.waiting cimport condition
+
+
+cdef class CallProtocol:
+    cdef Member member
+    cdef FailureDetector failures
+    cdef Team *team
+    cdef bint is_later_stage   # the next call is one of a call of the user's that the peers are in
+
+    cdef int enter(self) except -1
+    cdef int enter_without_gil(self) noexcept nogil
+    cdef int explain_refusal(self, int status) except -1
+    cdef int leave(self, int status) except -1
+    cdef int leave_without_gil(self, int status) except -1 nogil
+    cdef int leave_for_good(self, int status) except -1
+    cdef void turn_away(self) noexcept
+    cdef void take_gil_back(self) noexcept
+    cdef void release_gil_if_long(self, size_t nbytes) noexcept
+    cdef int wait_outside(self, condition holds, void *context, int64_t sleep_after) noexcept

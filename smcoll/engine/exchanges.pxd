@@ -1,0 +1,21 @@
+from libc.stdint cimport uint64_t
+
+from smcoll.buffers.messages cimport Messages
+from smcoll.coll.streams cimport Exchange, Transfer
+from smcoll.engine.call cimport CallProtocol
+from smcoll.engine.peer_memory cimport PeerMemory
+from smcoll.engine.reservation cimport Reservation
+from smcoll.sync.team cimport Team
+
+
+cdef class Exchanges:
+    cdef CallProtocol protocol
+    cdef Reservation memory
+    cdef PeerMemory peers
+    cdef Team *team
+
+    cdef int measured(self, Messages messages, int collective, bint may_be_read,
+                      int *truncated) noexcept
+    cdef int run(self, Messages messages, int collective, bint may_be_read,
+                 int *truncated) noexcept
+    cdef place(self, Transfer *message, list grown)

@@ -1,0 +1,104 @@
+"""Messages between pairs of ranks of one node, through the streams or where they lie."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t
+
+from smcoll.base.atomics cimport monotonic_ns
+from smcoll.buffers.messages cimport Messages
+from smcoll.coll.routes cimport RouteChoice, add_call
+from smcoll.coll.streams cimport NEEDS_MEMORY, Exchange, Transfer, begin_exchange, complete_exchange
+from smcoll.datatype.cursor cimport start_cursor
+from smcoll.engine.call cimport CallProtocol
+from smcoll.engine.peer_memory cimport PeerMemory
+from smcoll.engine.reservation cimport Reservation
+from smcoll.sync.team cimport DONE, FAILED_EXCEPTION
+
+from smcoll.errors import Error
+
+
+cdef extern from "Python.h":
+    const Py_ssize_t PY_SSIZE_T_MAX
+
+
+cdef class Exchanges:
+    """Carries out what a call's ``Messages`` say, once the streams are reserved."""
+
+    def __cinit__(self, CallProtocol protocol not None, Reservation memory not None,
+                  PeerMemory peers not None):
+        self.protocol = protocol
+        self.memory = memory
+        self.peers = peers
+        self.team = protocol.team
+
+    cdef int measured(self, Messages messages, int collective, bint may_be_read,
+                      int *truncated) noexcept:
+        """``run``, and where the faster way is looked for, what this one took."""
+        cdef RouteChoice *choice = NULL
+        cdef int64_t began
+        cdef int status
+        may_be_read = may_be_read and self.peers.may_be_read(collective, messages.outgoing,
+                                                             messages.sends, &choice)
+        began = monotonic_ns() if choice != NULL else 0
+        status = self.run(messages, collective, may_be_read, truncated)
+        if choice != NULL:
+            add_call(choice, monotonic_ns() - began)
+        return status
+
+    cdef int run(self, Messages messages, int collective, bint may_be_read,
+                 int *truncated) noexcept:
+        """DONE or a FAILED code; ``truncated``: how many messages were longer than their room.
+
+        ``collective``: 0 for a stage of a call over several nodes. ``may_be_read``: what is sent,
+        in private memory, through the kernel.
+        """
+        cdef Exchange exchange
+        cdef int status, i
+        cdef size_t result = 0
+        cdef bint streaming
+        exchange.team = self.team
+        exchange.streams = self.memory.streams
+        exchange.outgoing = messages.outgoing
+        exchange.incoming = messages.incoming
+        exchange.sends = messages.sends
+        exchange.receives = messages.receives
+        exchange.may_be_read = may_be_read
+        exchange.own = exchange.own_place = NULL
+        if messages.keeps_own:
+            exchange.own = &messages.own
+            exchange.own_place = &messages.own_place
+            result = messages.own_place.nbytes
+        for i in range(messages.receives):
+            result += messages.incoming[i].room
+        exchange.direct_from = self.team.direct_from[collective]
+        streaming = result >= self.team.streaming_from[collective]
+        for i in range(messages.receives):
+            messages.incoming[i].cursor.streaming = streaming
+        messages.own_place.streaming = streaming
+        begin_exchange(&exchange)
+        while True:
+            status = complete_exchange(&exchange)
+            if status != NEEDS_MEMORY:
+                break
+            self.protocol.take_gil_back()
+            try:
+                self.place(exchange.unplaced, messages.grown)
+            except BaseException as error:
+                self.protocol.member.attendant.fail(error)
+                status = FAILED_EXCEPTION
+                break
+        if status != DONE:
+            for i in range(messages.sends):
+                self.peers.keep(messages.outgoing[i].cursor.address)
+        truncated[0] = exchange.truncated
+        return status
+
+    cdef place(self, Transfer *message, list grown):
+        """Make room for a message whose length is known now."""
+        cdef bytes memory
+        if message.nbytes > <size_t> PY_SSIZE_T_MAX:
+            raise Error(f"a message of {message.nbytes} bytes: its length in shared memory is "
+                        "damaged")
+        memory = PyBytes_FromStringAndSize(NULL, message.nbytes)
+        grown[message.peer] = memory
+        message.room = message.nbytes
+        start_cursor(&message.cursor, PyBytes_AS_STRING(memory), NULL, message.nbytes)

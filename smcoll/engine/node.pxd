@@ -1,0 +1,31 @@
+from libc.stdint cimport uint64_t
+
+from smcoll.buffers.messages cimport Messages
+from smcoll.coll.pipeline cimport Call, Plan
+from smcoll.engine.call cimport CallProtocol
+from smcoll.engine.engine cimport Engine
+from smcoll.engine.exchanges cimport Exchanges
+from smcoll.engine.failure cimport AcrossNodes, FailureDetector
+from smcoll.engine.fallback cimport Fallback
+from smcoll.engine.member cimport Member
+from smcoll.engine.peer_memory cimport PeerMemory
+from smcoll.engine.reservation cimport Reservation
+from smcoll.sync.team cimport Team
+from smcoll.sync.waiting cimport condition
+
+
+cdef class NodeEngine(Engine):
+    cdef Member member
+    cdef Team *team            # the member's
+    cdef FailureDetector failures
+    cdef CallProtocol protocol
+    cdef Reservation memory
+    cdef PeerMemory peers
+    cdef Exchanges exchanges
+    cdef Fallback fallback
+
+    # Stages of a call over several nodes.
+    cdef int carry_out_stage(self, int collective, uint64_t signature, uint64_t nbytes,
+                             Call *call, const Plan *plan, void *details) except -1
+    cdef int exchange_stage(self, uint64_t signature, Messages messages) except -1
+    cdef int wait_outside_stage(self, condition holds, void *context) except -1

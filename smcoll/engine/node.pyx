@@ -1,0 +1,341 @@
+"""The engine of one communicator whose ranks are on one node."""
+
+from libc.stdint cimport int64_t, uint64_t
+
+from smcoll.algos cimport is_inline, needs_data_regions, run_collective
+from smcoll.barrier cimport begin_call
+from smcoll.base.signature cimport (
+    COLLECTIVE_ALLREDUCE, COLLECTIVE_BCAST, COLLECTIVE_OBJECT_BCAST, NO_OPERATION, NO_TYPE,
+)
+from smcoll.buffers.messages cimport Messages
+from smcoll.coll.pipeline cimport Call, Plan
+from smcoll.coll.stores cimport describe_stores
+from smcoll.engine.call cimport CallProtocol
+from smcoll.engine.engine cimport Engine, signature_of, stream_signature
+from smcoll.engine.exchanges cimport Exchanges
+from smcoll.engine.failure cimport AcrossNodes, FailureDetector
+from smcoll.engine.fallback cimport Fallback
+from smcoll.engine.member cimport Member
+from smcoll.engine.peer_memory cimport PeerMemory
+from smcoll.engine.plans cimport Plans
+from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI, Reservation
+from smcoll.engine.statistics cimport Statistics, Tally, finished, started, went_on
+from smcoll.kernels.kernels cimport Operation, element_size
+from smcoll.segment cimport Mapping
+from smcoll.sync.team cimport DONE
+from smcoll.sync.waiting cimport condition
+
+from mpi4py import MPI
+
+from smcoll.algos import COLLECTIVE_NUMBERS
+from smcoll.sync.observation import Observation
+
+cdef enum:
+    # Ranks that wait for the network poll it for so long (ns) before they sleep between polls.
+    SLEEP_AFTER_OUTSIDE = 50_000_000
+
+
+cdef class NodeEngine(Engine):
+    """Created by ``comm.establish`` on every rank alike."""
+
+    def __cinit__(self, Mapping mapping, config, int rank, int size, bint oversubscribed,
+                  int instruction_set, poke, budget, uint64_t start=1, places=None):
+        """``poke()``: a step of MPI's progress; ``places``: of the ranks on the hardware."""
+        self.rank = rank
+        self.size = size
+        self.config = config
+        self.oversubscribed = oversubscribed
+        self.instruction_set = instruction_set
+        self.member = Member(mapping, config, rank, size, oversubscribed, instruction_set, poke,
+                             budget, start, places or [()] * size)
+        self.team = &self.member.team
+        self.domains = self.member.domains
+        self.sources = self.member.sources
+        self.inline_size = mapping.layout.inline_size
+        self.rooted_inline_size = mapping.layout.rooted_inline_size
+        self.plans = Plans(size, mapping.layout.segment_size, mapping.layout.segments)
+        self.statistics = Statistics()
+        self.failures = FailureDetector(self.member)
+        self.protocol = CallProtocol(self.member, self.failures)
+        self.memory = Reservation(self.member, self.protocol)
+        self.peers = PeerMemory(self.member)
+        self.exchanges = Exchanges(self.protocol, self.memory, self.peers)
+        self.fallback = Fallback(self.protocol)
+
+    # ------------------------------------------------------------------ calls
+
+    cdef void go_on(self) noexcept:
+        self.protocol.is_later_stage = True
+
+    cdef int carry_out(self, int collective, uint64_t signature, Call *call,
+                       const Plan *plan, void *details) except -1:
+        cdef Tally *tally = &self.statistics.carried_out[collective][plan.algorithm]
+        cdef int64_t start
+        cdef int status
+        if self.memory.have_data_regions(collective, plan, call.nbytes, signature) == USE_MPI:
+            return USE_MPI
+        call.team = self.team
+        call.plan = plan
+        call.details = details
+        self.protocol.enter()
+        start = started(tally, call.nbytes)
+        self.team.direct_bytes = 0
+        begin_call(self.team, signature, call.nbytes)
+        self.protocol.release_gil_if_long(call.nbytes)
+        status = run_collective(call, collective)
+        finished(tally, start, self.team.direct_bytes)
+        if status != DONE:
+            self.peers.keep(call.send)
+            self.peers.keep(call.recv)
+        return self.protocol.leave(status)
+
+    cdef int allreduce_nogil(self, const void *send, void *recv, size_t elements, int element_type,
+                             int op) except -1 nogil:
+        cdef Operation operation
+        cdef Call call
+        cdef const Plan *plan
+        cdef Tally *tally
+        cdef uint64_t signature
+        cdef int status
+        operation.kernel = self.kernel_of(op, element_type)
+        if operation.kernel == NULL:
+            with gil:
+                raise MPI.Exception(MPI.ERR_OP)
+        self.fill_call(&call, <const char *> send, <char *> recv, elements,
+                       element_size(element_type), &operation, 0)
+        plan = self.plans.choose(COLLECTIVE_ALLREDUCE, call.nbytes)
+        signature = signature_of(COLLECTIVE_ALLREDUCE, op, element_type, plan, 0)
+        if needs_data_regions(self.team, COLLECTIVE_ALLREDUCE, plan.algorithm, call.nbytes):
+            with gil:
+                if self.memory.have_data_regions(COLLECTIVE_ALLREDUCE, plan, call.nbytes,
+                                                 signature) == USE_MPI:
+                    return USE_MPI
+        status = self.protocol.enter_without_gil()
+        if status != DONE:
+            with gil:
+                self.protocol.explain_refusal(status)
+        tally = &self.statistics.carried_out[COLLECTIVE_ALLREDUCE][plan.algorithm]
+        tally.calls += 1
+        tally.nbytes += call.nbytes
+        begin_call(self.team, signature, call.nbytes)
+        call.team = self.team
+        call.plan = plan
+        call.details = NULL
+        status = run_collective(&call, COLLECTIVE_ALLREDUCE)
+        if status != DONE:
+            self.peers.keep(send)
+            self.peers.keep(recv)
+        self.protocol.leave_without_gil(status)
+        return CARRIED_OUT
+
+    cdef int exchange(self, int collective, int root, Messages messages, size_t nbytes,
+                      int algorithm=0, bint second_stage=False) except -1:
+        cdef Tally *tally = &self.statistics.carried_out[collective][algorithm]
+        cdef int64_t start
+        cdef int status, truncated = 0
+        if second_stage:
+            self.go_on()
+        self.protocol.enter()
+        start = went_on(tally, nbytes) if second_stage else started(tally, nbytes)
+        self.team.direct_bytes = 0
+        begin_call(self.team, stream_signature(collective, root), 0)
+        self.protocol.release_gil_if_long(nbytes)
+        status = self.exchanges.measured(messages, collective, algorithm == 0, &truncated)
+        finished(tally, start, self.team.direct_bytes)
+        self.protocol.leave(status)
+        return truncated
+
+    def through_mpi(self, collective, start_call, int root=0, int op=NO_OPERATION,
+                    int element_type=NO_TYPE, uint64_t nbytes=0):
+        """Carry a collective out by MPI's nonblocking form; ``start_call()`` returns the request.
+        """
+        cdef int number = COLLECTIVE_NUMBERS[collective]
+        self.fallback.carry_out(start_call, number, root, op, element_type, nbytes,
+                                &self.statistics.left_to_mpi[number])
+
+    # ------------------------------------------------------------------ memory
+
+    cdef int have_streams(self, uint64_t signature) except -1:
+        return self.memory.have_streams(signature)
+
+    cdef bint holds(self, const Plan *plan, size_t element) noexcept:
+        return 2 * element * <size_t> self.size <= plan.section_bytes
+
+    cdef const Plan *ordered_plan(self, collective, size_t nbytes, bint commutes) except NULL:
+        return self.plans.in_rank_order(collective, nbytes, commutes)
+
+    def reserve_data(self):
+        """Reserve the data regions and the streams now, not at first use. Collective."""
+        self.memory.reserve_all()
+
+    @property
+    def data_refused(self):
+        """Whether the data regions could not be had."""
+        return self.memory.data_refused
+
+    @property
+    def streams_refused(self):
+        """Whether the streams could not be had."""
+        return self.memory.streams_refused
+
+    @property
+    def bytes_mapped(self):
+        """Size of the communicator's whole mapping."""
+        return self.member.mapping.bytes_mapped
+
+    @property
+    def bytes_reserved(self):
+        """Shared memory that this rank has really reserved."""
+        return self.member.mapping.bytes_reserved
+
+    def pages_by_node(self):
+        """Pages of this rank's reserved memory by NUMA node; None where the kernel can't say."""
+        return self.memory.pages_by_node()
+
+    @property
+    def segment_name(self):
+        """The name that the segment had until all ranks had mapped it."""
+        return self.member.mapping.name
+
+    # ------------------------------------------------------------------ set once, alike on all ranks
+
+    def use_heaps(self, heaps, sizes):
+        """Take over every rank's heap; from how many bytes messages are read there."""
+        self.peers.use_heaps(heaps, sizes)
+
+    def use_processes(self, records, sizes, measured):
+        """The ranks can read each other's memory through the kernel, from so many bytes on."""
+        self.peers.use_processes(records, sizes, measured)
+
+    def write_around_caches(self, sizes):
+        """Results of so many bytes, by collective, with non-temporal stores."""
+        for collective, nbytes in sizes.items():
+            self.team.streaming_from[<int> COLLECTIVE_NUMBERS[collective]] = nbytes
+        self.team.streaming_from[COLLECTIVE_OBJECT_BCAST] = (
+            self.team.streaming_from[COLLECTIVE_BCAST])
+
+    def use_core_cache(self, size_t nbytes):
+        """How much a rank's own cache holds: the same on all ranks, between two calls. 0: none has
+        a core to itself."""
+        self.team.layout.core_cache = nbytes
+
+    # ------------------------------------------------------------------ a node's part of a call
+
+    def join_nodes(self, AcrossNodes across):
+        """From now on these are one node's ranks of a communicator over several."""
+        self.failures.across = across
+        self.team.wakes_for_banks = self.team.oversubscribed
+
+    cdef int carry_out_stage(self, int collective, uint64_t signature, uint64_t nbytes,
+                             Call *call, const Plan *plan, void *details) except -1:
+        """One stage of a call that spans nodes, of ``nbytes`` bytes in all.
+
+        The memory that it needs is there: that was agreed between the nodes.
+        """
+        cdef int status
+        self.go_on()
+        call.team = self.team
+        call.plan = plan
+        call.details = details
+        self.protocol.enter()
+        begin_call(self.team, signature, nbytes)
+        self.protocol.release_gil_if_long(call.nbytes)
+        status = run_collective(call, collective)
+        return self.protocol.leave(status)
+
+    cdef int exchange_stage(self, uint64_t signature, Messages messages) except -1:
+        """The same with messages; returns how many were truncated."""
+        cdef int status, truncated = 0
+        self.go_on()
+        self.protocol.enter()
+        begin_call(self.team, signature, 0)
+        status = self.exchanges.run(messages, 0, False, &truncated)
+        self.protocol.leave(status)
+        return truncated
+
+    cdef int wait_outside_stage(self, condition holds, void *context) except -1:
+        """The same with a wait for what MPI brings."""
+        cdef int status
+        self.go_on()
+        self.protocol.enter()
+        status = self.protocol.wait_outside(holds, context, SLEEP_AFTER_OUTSIDE)
+        return self.protocol.leave(status)
+
+    # ------------------------------------------------------------------ what it does and did
+
+    def is_inline(self, collective, int algorithm, size_t nbytes):
+        """Whether the data of such a call travel in the flag lines."""
+        return is_inline(self.team, COLLECTIVE_NUMBERS[collective], algorithm, nbytes)
+
+    def stores_in_use(self, int collective, size_t nbytes):
+        """(kind of stores, why) for what others read of such a call. By the collective's number."""
+        if self.member.closed:
+            return "none", "the communicator was freed"
+        return describe_stores(self.team, collective, nbytes)
+
+    def around_caches_from(self, collective):
+        """From how many bytes on a collective's result is written around the caches."""
+        return self.team.streaming_from[<int> COLLECTIVE_NUMBERS[collective]]
+
+    @property
+    def uses_heaps(self):
+        """Whether the ranks have mapped each other's shared heaps."""
+        return self.team.heaps != NULL
+
+    @property
+    def direct_sizes(self):
+        """From how many bytes on messages are read in heaps, by collective."""
+        return self.peers.direct_sizes
+
+    @property
+    def kernel_copy_sizes(self):
+        """From how many bytes on they may be read through the kernel, by collective."""
+        return self.peers.kernel_copy_sizes
+
+    @property
+    def stream_chunk(self):
+        """Bytes of a chunk of the streams between pairs of ranks."""
+        return self.team.layout.stream_chunk
+
+    @property
+    def stream_inline(self):
+        """Longest message, in bytes, that travels in a stream's cell."""
+        return self.team.layout.stream_inline
+
+    @property
+    def calls(self):
+        """Number of the last call: the same on every rank between two collectives."""
+        return self.team.call
+
+    @property
+    def woken(self):
+        """How often another rank, by beginning a call, has cut short a pause in a long wait."""
+        return self.team.woken
+
+    def stats(self):
+        """Rows of calls, bytes and seconds per collective, algorithm and path."""
+        return self.statistics.rows()
+
+    def observe(self):
+        """Every rank's ``observation.RankView``: what it does and whom it waits for. Local."""
+        return Observation(self.member.mapping.descriptor, self.rank).look()
+
+    # ------------------------------------------------------------------ the end
+
+    @property
+    def closed(self):
+        """Whether this rank has left."""
+        return self.member.closed
+
+    def abandon(self):
+        """Give the communicator up without synchronising: an exception is on its way up."""
+        self.failures.abandon()
+
+    def disown(self):
+        """In a forked child: the communicator is its parent's, whatever the child does."""
+        self.failures.disown()
+
+    def close(self):
+        """Say that we left, and unmap. Local; safe to call twice, and in a forked child."""
+        if not self.member.closed:
+            self.protocol.close()

@@ -1,0 +1,100 @@
+"""Other ranks' own memory: their shared heaps, and what is read through the kernel."""
+
+from libc.stdlib cimport free, malloc
+
+from smcoll.base.signature cimport COLLECTIVE_ALLTOALL, COLLECTIVE_SCATTER
+from smcoll.coll.routes cimport (
+    KERNEL_ROUTE, ROUTE_CLASSES, RouteChoice, begin_choice, route_class,
+)
+from smcoll.coll.streams cimport Transfer
+from smcoll.engine.member cimport Member
+from smcoll.memory.cross_memory cimport OtherProcess, fill_process
+from smcoll.memory.heap cimport HeapView, PeerHeap, heap_keep, own_heap
+from smcoll.sync.team cimport Team
+
+from smcoll.algos import COLLECTIVE_NUMBERS
+
+
+cdef class PeerMemory:
+    """Which messages are read where they lie, and by which way."""
+
+    def __cinit__(self, Member member not None):
+        self.member = member
+        self.direct_sizes = {}
+        self.kernel_copy_sizes = {}
+
+    def __dealloc__(self):
+        free(self.heap_views)
+        free(self.processes)
+
+    def use_heaps(self, heaps, sizes):
+        """Take over every rank's heap, as mapped here; None for the own one.
+
+        ``sizes``: from how many bytes messages are read there, by collective.
+        """
+        cdef Team *team = &self.member.team
+        cdef PeerHeap peer
+        cdef int rank
+        self.heap_views = <HeapView *> malloc(team.size * sizeof(HeapView))
+        if self.heap_views == NULL:
+            raise MemoryError()
+        for rank in range(team.size):
+            if heaps[rank] is None:
+                self.heap_views[rank] = own_heap()
+            else:
+                peer = heaps[rank]
+                self.heap_views[rank] = peer.view
+        self.heaps = heaps
+        team.heaps = self.heap_views
+        for collective, nbytes in sizes.items():
+            team.direct_from[<int> COLLECTIVE_NUMBERS[collective]] = nbytes
+        self.direct_sizes = sizes
+
+    def use_processes(self, records, sizes, measured):
+        """The ranks can read each other's memory through the kernel: every one's record.
+
+        ``sizes``: from how many bytes handed out they do, by collective; in those that are
+        ``measured`` where it turns out to be faster.
+        """
+        cdef Team *team = &self.member.team
+        cdef int rank, i
+        self.processes = <OtherProcess *> malloc(team.size * sizeof(OtherProcess))
+        if self.processes == NULL:
+            raise MemoryError()
+        for rank in range(team.size):
+            fill_process(&self.processes[rank], records[rank])
+        team.processes = self.processes
+        for collective, nbytes in sizes.items():
+            team.kernel_copy_from[<int> COLLECTIVE_NUMBERS[collective]] = nbytes
+        self.kernel_copy_sizes = sizes
+        self.measures_alltoall = "alltoall" in measured
+        self.measures_scatter = "scatter" in measured
+        for i in range(ROUTE_CLASSES):
+            begin_choice(&self.scatter_routes[i])
+            begin_choice(&self.alltoall_routes[i])
+
+    cdef void keep(self, const void *buffer) noexcept nogil:
+        """This rank leaves a call in which others may still use ``buffer`` where it lies."""
+        if self.heap_views != NULL:
+            heap_keep(buffer)
+
+    cdef bint may_be_read(self, int collective, const Transfer *outgoing, int sends,
+                          RouteChoice **choice) noexcept:
+        """Whether receivers should read these messages themselves, through the kernel.
+
+        ``choice``: where that is measured, what knows of it; else NULL.
+        """
+        cdef size_t total = 0
+        cdef int i
+        choice[0] = NULL
+        if self.processes == NULL:
+            return False
+        for i in range(sends):
+            total += outgoing[i].nbytes
+        if total < self.member.team.kernel_copy_from[collective]:
+            return False
+        if collective == COLLECTIVE_SCATTER and self.measures_scatter:
+            choice[0] = &self.scatter_routes[route_class(total)]
+        elif collective == COLLECTIVE_ALLTOALL and self.measures_alltoall:
+            choice[0] = &self.alltoall_routes[route_class(total)]
+        return choice[0] == NULL or choice[0].tried == KERNEL_ROUTE
