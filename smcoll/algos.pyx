@@ -12,9 +12,11 @@ from smcoll.barrier cimport use_segments
 from smcoll.base.signature cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLTOALL, COLLECTIVE_BARRIER,
     COLLECTIVE_BCAST, COLLECTIVE_EXSCAN, COLLECTIVE_GATHER, COLLECTIVE_OBJECT_ALLGATHER,
-    COLLECTIVE_OBJECT_ALLTOALL, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_OBJECT_GATHER,
-    COLLECTIVE_OBJECT_SCATTER, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_SCAN,
-    COLLECTIVE_SCATTER, COLLECTIVES,
+    COLLECTIVE_OBJECT_ALLREDUCE, COLLECTIVE_OBJECT_ALLTOALL, COLLECTIVE_OBJECT_BCAST,
+    COLLECTIVE_OBJECT_EXSCAN, COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_REDUCE,
+    COLLECTIVE_OBJECT_SCAN, COLLECTIVE_OBJECT_SCATTER, COLLECTIVE_REDUCE,
+    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_SCAN, COLLECTIVE_SCATTER, COLLECTIVES,
+    allgathers_objects,
 )
 from smcoll.coll.pipeline cimport Call
 
@@ -41,6 +43,10 @@ OBJECT_COLLECTIVES = {
     "scatter_objects": COLLECTIVE_OBJECT_SCATTER,
     "allgather_objects": COLLECTIVE_OBJECT_ALLGATHER,
     "alltoall_objects": COLLECTIVE_OBJECT_ALLTOALL,
+    "reduce_objects": COLLECTIVE_OBJECT_REDUCE,
+    "allreduce_objects": COLLECTIVE_OBJECT_ALLREDUCE,
+    "scan_objects": COLLECTIVE_OBJECT_SCAN,
+    "exscan_objects": COLLECTIVE_OBJECT_EXSCAN,
 }
 
 # Which flag lines carry small messages.
@@ -74,6 +80,7 @@ cdef run_function function_of(str name) except? NULL:
 
 cdef fill_table():
     cdef Entry *entry
+    cdef int i, collective
     if max(map(len, ALGORITHMS.values())) > MAX_ALGORITHMS:
         raise ValueError(f"a collective has more than {MAX_ALGORITHMS} algorithms")
     for row in TABLE:
@@ -86,7 +93,9 @@ cdef fill_table():
             entry.lines = EXCHANGE_LINES if row.lines == EXCHANGE else ROOTED_LINES
     for i in range(MAX_ALGORITHMS):
         table[COLLECTIVE_OBJECT_BCAST][i] = table[COLLECTIVE_BCAST][i]
-        table[COLLECTIVE_OBJECT_ALLGATHER][i] = table[COLLECTIVE_ALLGATHER][i]
+        for collective in range(COLLECTIVES):
+            if allgathers_objects(collective):
+                table[collective][i] = table[COLLECTIVE_ALLGATHER][i]
 
 
 fill_table()

@@ -17,7 +17,7 @@ cdef int barrier_dissemination(Team *team) noexcept nogil
 
 # After its flag was acquired: is the line's owner in the same call as we are?
 cdef inline bint same_kind_of_call(const Team *team, const Line *line) noexcept nogil:
-    return line.call == team.call and line.signature == team.signature
+    return line.call == team.mark and line.signature == team.signature
 
 
 # After a line of this call was acquired whose length is its owner's own: does the owner's published
@@ -86,7 +86,7 @@ cdef inline void publish(const Team *team, Line *line, uint64_t value) noexcept 
 # The same with a length that is this rank's own.
 cdef inline void publish_length(const Team *team, Line *line, uint64_t value,
                                 uint64_t nbytes) noexcept nogil:
-    line.call = team.call
+    line.call = team.mark
     line.signature = team.signature
     line.nbytes = nbytes
     store_release(&line.flag, value)

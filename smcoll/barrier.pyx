@@ -29,7 +29,6 @@ from smcoll.segment cimport (
 from smcoll.sync.team cimport AGAIN, DONE, BankCursor, Team, next_rank
 from smcoll.sync.waiting cimport init_waiting, reached, wait_awaited, wake_who_sleeps
 
-
 cdef int init_team(Team *team, uint64_t start) noexcept nogil:
     """Start all counters at ``start`` and our own shared words with them.
 
@@ -69,8 +68,19 @@ cdef int init_team(Team *team, uint64_t start) noexcept nogil:
     return DONE
 
 
-cdef inline void publish_call(Team *team, uint64_t path) noexcept nogil:
-    cdef Published *entry = published(&team.layout, team.base, team.rank, team.call)
+cdef inline void publish_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil:
+    cdef Published *entry
+    # Ranks that disagreed about a call in which neither waited for the other (a short Bcast of two
+    # roots) find that out in the next one in which they meet: their marks differ from then on.
+    # Hashed by a multiple of 2^64 over the golden ratio (Knuth, vol. 3, 6.4): upper bits are best.
+    team.history = (team.history ^ team.signature ^ team.nbytes << 17) * <uint64_t> (
+        0x9E3779B97F4A7C15)
+    team.history ^= team.history >> 29
+    team.call += 1
+    team.mark = team.call & <uint64_t> 0xFFFFFFFFFF | team.history & <uint64_t> 0xFFFFFF0000000000
+    team.signature = signature
+    team.nbytes = nbytes
+    entry = published(&team.layout, team.base, team.rank, team.call)
     # A reader takes an entry whose number is its own before and after: with the number changed
     # first and last, it can't take half of one call for another. It may be reading just now: hence
     # atomic stores, though relaxed ones.
@@ -78,26 +88,21 @@ cdef inline void publish_call(Team *team, uint64_t path) noexcept nogil:
     fence_release()
     store_relaxed(&entry.signature, team.signature)
     store_relaxed(&entry.nbytes, team.nbytes)
-    store_relaxed(&entry.path, path)
+    store_relaxed(&entry.history, team.history)
+    store_relaxed(&entry.number, team.number)
     store_release(&entry.call, team.call)
     store_release(&team.status.current_call, team.call)
 
 
 cdef void begin_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil:
     """The next call: its number, and what it is, published for whoever waits for us."""
-    team.call += 1
-    team.signature = signature
-    team.nbytes = nbytes
-    publish_call(team, 0)
+    publish_call(team, signature, nbytes)
     wake_who_sleeps(team)
 
 
 cdef void begin_mpi_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil:
     """The same for a call that MPI carries out."""
-    team.call += 1
-    team.signature = signature
-    team.nbytes = nbytes
-    publish_call(team, 1)
+    publish_call(team, signature, nbytes)
 
 
 cdef void use_segments(Team *team, int segments) noexcept nogil:

@@ -18,7 +18,7 @@ cdef enum:
 # `flag` last, with release, after all other fields; a reader loads it first, with acquire.
 cdef struct Line:
     uint64_t flag              # a number that only grows; of which counter: docs/design.md
-    uint64_t call              # the owner's call number,
+    uint64_t call              # the owner's call: its number and all before it (Team.mark),
     uint64_t signature         # what it called (see signature.pxd: pack_signature)
     uint64_t nbytes            # and with how many bytes per rank: compared by every reader
     char payload[96]           # inline data; may run on into the lines behind
@@ -32,7 +32,8 @@ cdef struct Published:
     uint64_t call
     uint64_t signature
     uint64_t nbytes
-    uint64_t path              # 0: in shared memory, 1: handed to MPI
+    uint64_t history           # what it called before (Team.history)
+    uint64_t number            # of the call as users count them: without stages of ours
 
 
 # The first line of a rank's control pages.

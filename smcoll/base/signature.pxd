@@ -20,21 +20,68 @@ cdef enum:
     COLLECTIVE_OBJECT_SCATTER = 15
     COLLECTIVE_OBJECT_ALLGATHER = 16
     COLLECTIVE_OBJECT_ALLTOALL = 17
-    COLLECTIVES = 18           # one more than the last; 0: a stage of any
+    # By a gather, and by an allgather: every rank reduces the objects itself.
+    COLLECTIVE_OBJECT_REDUCE = 18
+    COLLECTIVE_OBJECT_ALLREDUCE = 19
+    COLLECTIVE_OBJECT_SCAN = 20
+    COLLECTIVE_OBJECT_EXSCAN = 21
+    COLLECTIVES = 22           # one more than the last; 0: a stage of any
 
-# In signatures of calls without one.
+# In signatures of calls without one. -1, for what has no number, is the same.
 cdef enum:
     NO_OPERATION = 31
     NO_TYPE = 63
+    NO_ALGORITHM = 255         # of ours: MPI carries the call out
+
+# What ranks that are in the same call agree about, from the highest bit down: collective (5 bits),
+# operation (5), element type (6), algorithm (8), stage (8), hash of the counts (12), root (20).
+# Root and stage are compared modulo their room.
+
+
+cdef inline bint gathers_objects(int collective) noexcept nogil:
+    return collective == COLLECTIVE_OBJECT_GATHER or collective == COLLECTIVE_OBJECT_REDUCE
+
+
+cdef inline bint allgathers_objects(int collective) noexcept nogil:
+    return (collective == COLLECTIVE_OBJECT_ALLGATHER
+            or COLLECTIVE_OBJECT_ALLREDUCE <= collective <= COLLECTIVE_OBJECT_EXSCAN)
+
+
+cdef inline uint64_t pack_signature(int collective, int op, int element_type, int algorithm,
+                                    int root) noexcept nogil:
+    return (<uint64_t> (collective & 31) << 59 | <uint64_t> (op & 31) << 54
+            | <uint64_t> (element_type & 63) << 48 | <uint64_t> (algorithm & 255) << 40
+            | <uint64_t> (root & 0xfffff))
+
+
+# Of a call over several nodes: its stages in one node, and blocks of different lengths.
+cdef inline uint64_t with_stage(uint64_t signature, int stage) noexcept nogil:
+    return signature | <uint64_t> (stage & 255) << 32
+
+
+cdef inline uint64_t with_counts(uint64_t signature, uint64_t counts_hash) noexcept nogil:
+    return signature | (counts_hash & 0xfff) << 20
 
 
 cdef inline int collective_in(uint64_t signature) noexcept nogil:
     return <int> (signature >> 59)
 
 
-cdef inline uint64_t pack_signature(int collective, int op, int element_type, int algorithm,
-                                    int fan_in, int fan_out, int root) noexcept nogil:
-    return (<uint64_t> (collective & 31) << 59 | <uint64_t> (op & 31) << 54
-            | <uint64_t> (element_type & 63) << 48 | <uint64_t> (algorithm & 255) << 40
-            | <uint64_t> (fan_in & 255) << 32 | <uint64_t> (fan_out & 255) << 24
-            | <uint64_t> (root & 0xffffff))
+cdef inline int operation_in(uint64_t signature) noexcept nogil:
+    return <int> (signature >> 54) & 31
+
+
+cdef inline int element_type_in(uint64_t signature) noexcept nogil:
+    return <int> (signature >> 48) & 63
+
+
+cdef inline bint is_carried_out_by_mpi(uint64_t signature) noexcept nogil:
+    return (signature >> 40 & 255) == NO_ALGORITHM
+
+
+cdef inline int counts_hash_in(uint64_t signature) noexcept nogil:
+    return <int> (signature >> 20) & 0xfff
+
+
+cdef inline int root_in(uint64_t signature) noexcept nogil:
+    return <int> (signature & 0xfffff)

@@ -21,8 +21,10 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from smcoll.base.signature cimport (
-    COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_OBJECT_ALLGATHER, COLLECTIVE_OBJECT_ALLTOALL,
-    COLLECTIVE_OBJECT_BCAST, COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_SCATTER,
+    COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_OBJECT_ALLGATHER,
+    COLLECTIVE_OBJECT_ALLREDUCE, COLLECTIVE_OBJECT_ALLTOALL, COLLECTIVE_OBJECT_BCAST,
+    COLLECTIVE_OBJECT_EXSCAN, COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_REDUCE,
+    COLLECTIVE_OBJECT_SCAN, COLLECTIVE_OBJECT_SCATTER,
 )
 from smcoll.buffers.messages cimport Gathered, Messages
 from smcoll.coll.streams cimport Transfer
@@ -208,7 +210,7 @@ cdef object fold(items, op):
 
 # ---------------------------------------------------------------------- the exchanges
 
-cdef list allgather_objects(comm, Engine engine, value):
+cdef list allgather_objects(comm, Engine engine, value, int collective, method):
     """Every rank's object, on every rank, each a copy."""
     cdef int size = engine.size, rank
     cdef size_t room = engine.inline_size
@@ -235,15 +237,15 @@ cdef list allgather_objects(comm, Engine engine, value):
             gathered.room(rank, packets + rank * room, room, NULL)
         copy_bytes(packets + engine.rank * room, gathered.all.send.address,
                    gathered.all.send_bytes)
-        if engine.allgather_(&gathered.all, COLLECTIVE_OBJECT_ALLGATHER,
+        if engine.allgather_(&gathered.all, collective,
                              engine.plans.choose(COLLECTIVE_ALLGATHER, room)) == USE_MPI:
             # Over several nodes only: on one this stage needs no memory that could be refused.
-            own_mpi(comm, "allgather")
+            own_mpi(comm, method)
             return MPI.Comm.allgather(comm, value)
         for rank in range(size):
             longest = max(longest, packet_bytes(engine, packets + rank * room))
         if longest > room:
-            allgather_long(comm, engine, packets, room, packet, result)
+            allgather_long(comm, engine, packets, room, packet, result, collective)
         # Only now: what raises here leaves no peer waiting.
         for rank in range(size):
             if result[rank] is None:
@@ -256,7 +258,7 @@ cdef list allgather_objects(comm, Engine engine, value):
 
 
 cdef allgather_long(comm, Engine engine, const char *packets, size_t room, bytes packet,
-                    list memories):
+                    list memories, int collective):
     """The packets that were too long for the first exchange: their lengths are known by now.
 
     The peers are in this second stage for sure, so what goes wrong here ends the communicator.
@@ -279,7 +281,7 @@ cdef allgather_long(comm, Engine engine, const char *packets, size_t room, bytes
             else:
                 memories[rank] = PyBytes_FromStringAndSize(NULL, nbytes)
             gathered.room(rank, PyBytes_AS_STRING(memories[rank]), nbytes, NULL)
-        if engine.allgather_(&gathered.all, COLLECTIVE_OBJECT_ALLGATHER,
+        if engine.allgather_(&gathered.all, collective,
                              engine.plans.choose(COLLECTIVE_ALLGATHER, gathered.all.longest)
                              ) == USE_MPI:
             allgather_through_mpi(comm, engine, memories)
@@ -345,18 +347,18 @@ cdef bytes bcast_long(comm, Engine engine, bytes memory, size_t nbytes, int root
     return memory
 
 
-cdef list gather_objects(Engine engine, bytes packet, int root):
+cdef list gather_objects(Engine engine, bytes packet, int root, int collective):
     """Every rank's object at the root, None elsewhere; ``packet``: this rank's."""
     cdef int rank
     cdef Messages messages = Messages(engine.size)
     if engine.rank != root:
         messages.send_bytes(root, packet)
-        engine.exchange(COLLECTIVE_OBJECT_GATHER, root, messages, len(packet))
+        engine.exchange(collective, root, messages, len(packet))
         return None
     for rank in range(engine.size):
         if rank != root:
             messages.receive_any_length(rank)
-    engine.exchange(COLLECTIVE_OBJECT_GATHER, root, messages, len(packet))
+    engine.exchange(collective, root, messages, len(packet))
     messages.grown[root] = packet
     return [decode_packet(packet) for packet in messages.grown]
 
@@ -435,7 +437,7 @@ class Objects:
         packet = encode(sendobj)
         if not have_streams(self, engine, "gather", COLLECTIVE_OBJECT_GATHER, root):
             return MPI.Comm.gather(self, sendobj, root)
-        return gather_objects(engine, packet, root)
+        return gather_objects(engine, packet, root, COLLECTIVE_OBJECT_GATHER)
 
     def scatter(self, sendobj, int root=0):
         """Scatter a sequence of as many Python objects as ranks."""
@@ -458,7 +460,7 @@ class Objects:
         if engine is None:
             own_mpi(self, "allgather")
             return MPI.Comm.allgather(self, sendobj)
-        return allgather_objects(self, engine, sendobj)
+        return allgather_objects(self, engine, sendobj, COLLECTIVE_OBJECT_ALLGATHER, "allgather")
 
     def alltoall(self, sendobj):
         """Send the r-th object of a sequence to rank r; the list of what the ranks sent here."""
@@ -481,9 +483,9 @@ class Objects:
             return MPI.Comm.reduce(self, sendobj, op, root)
         check_root(engine, root)
         packet = encode(sendobj)
-        if not have_streams(self, engine, "gather", COLLECTIVE_OBJECT_GATHER, root):
+        if not have_streams(self, engine, "reduce", COLLECTIVE_OBJECT_REDUCE, root):
             return MPI.Comm.reduce(self, sendobj, op, root)
-        items = gather_objects(engine, packet, root)
+        items = gather_objects(engine, packet, root, COLLECTIVE_OBJECT_REDUCE)
         return None if items is None else fold(items, op)
 
     def allreduce(self, sendobj, op=SUM):
@@ -492,7 +494,8 @@ class Objects:
         if engine is None:
             own_mpi(self, "allreduce")
             return MPI.Comm.allreduce(self, sendobj, op)
-        return fold(allgather_objects(self, engine, sendobj), op)
+        return fold(allgather_objects(self, engine, sendobj, COLLECTIVE_OBJECT_ALLREDUCE,
+                                      "allreduce"), op)
 
     def scan(self, sendobj, op=SUM):
         """Inclusive prefix reduction of Python objects."""
@@ -500,7 +503,8 @@ class Objects:
         if engine is None:
             own_mpi(self, "scan")
             return MPI.Intracomm.scan(self, sendobj, op)
-        return fold(allgather_objects(self, engine, sendobj)[:engine.rank + 1], op)
+        return fold(allgather_objects(self, engine, sendobj, COLLECTIVE_OBJECT_SCAN,
+                                      "scan")[:engine.rank + 1], op)
 
     def exscan(self, sendobj, op=SUM):
         """Exclusive prefix reduction of Python objects; None on rank 0."""
@@ -508,4 +512,5 @@ class Objects:
         if engine is None:
             own_mpi(self, "exscan")
             return MPI.Intracomm.exscan(self, sendobj, op)
-        return fold(allgather_objects(self, engine, sendobj)[:engine.rank], op)
+        return fold(allgather_objects(self, engine, sendobj, COLLECTIVE_OBJECT_EXSCAN,
+                                      "exscan")[:engine.rank], op)

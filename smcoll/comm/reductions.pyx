@@ -324,8 +324,8 @@ cdef reduce_parsed(comm, Engine engine, int collective, Specification send, Spec
                     staged.unpack(send.message.count)
                 local.check()
                 return
-    engine.through_mpi(_NAMES[collective], nonblocking, root=root, op=op_code & 31,
-                       element_type=send.message.element_type & 63, nbytes=send.message.nbytes)
+    engine.through_mpi(_NAMES[collective], nonblocking, root=root, op=op_code,
+                       element_type=send.message.element_type, nbytes=send.message.nbytes)
 
 
 cdef class _Staged:
@@ -457,6 +457,6 @@ cdef scatter_reduction(comm, Engine engine, Specification send, Specification re
     finally:
         free(begin)
     if path == USE_MPI:
-        engine.through_mpi("reduce_scatter", nonblocking, op=op_code & 31,
-                           element_type=send.message.element_type & 63,
+        engine.through_mpi("reduce_scatter", nonblocking, op=op_code,
+                           element_type=send.message.element_type,
                            nbytes=total * send.datatype.Get_size())

@@ -65,7 +65,9 @@ cdef class CallProtocol:
             self.is_later_stage = False
             return DONE
         status = attend_between_calls(self.team)
-        if status != DONE:
+        if status == DONE:
+            self.team.number += 1
+        else:
             unlock(&self.team.status.busy)
         return status
 

@@ -52,8 +52,8 @@ cdef class Engine:
 # What the ranks compare of a call: pack_signature's fields.
 cdef inline uint64_t signature_of(int collective, int op, int element_type, const Plan *plan,
                                   int root) noexcept nogil:
-    return pack_signature(collective, op, element_type, plan.algorithm, 0, 0, root)
+    return pack_signature(collective, op, element_type, plan.algorithm, root)
 
 
 cdef inline uint64_t stream_signature(int collective, int root) noexcept nogil:
-    return pack_signature(collective, NO_OPERATION, NO_TYPE, 0, 0, 0, root)
+    return pack_signature(collective, NO_OPERATION, NO_TYPE, 0, root)

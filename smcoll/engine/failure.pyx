@@ -6,6 +6,7 @@ error says who did what, in the numbers of the communicator's user.
 
 import sys
 import weakref
+from typing import NamedTuple
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -32,6 +33,22 @@ cdef int64_t LOOK_AT_ALL_EVERY = 50_000_000
 cdef inline bint has_come(uint64_t call, uint64_t now) noexcept:
     """Whether ``now`` is that call or a later one; 0 stands for all calls. Numbers wrap round."""
     return call == 0 or <int64_t> (now - call) >= 0
+
+
+class Known(NamedTuple):
+    """What a rank published of one of its calls."""
+
+    signature: int
+    nbytes: int
+    history: int
+    number: int                    # as users count
+
+    def what(self):
+        return describe_call(self.signature, self.nbytes)
+
+
+def have_one_history(entries):
+    return len({entry.history for entry in entries.values()}) == 1
 
 
 cdef class AcrossNodes:
@@ -193,7 +210,8 @@ cdef class FailureDetector:
         """The call that this rank is in, waiting for ``awaited``."""
         if self.awaited_outside(awaited) is not None:
             return self.across.call_in_words()
-        return f"call {self.team.call}, {describe_call(self.team.signature, self.team.nbytes)}"
+        return (f"call {self.team.number}, "
+                f"{describe_call(self.team.signature, self.team.nbytes)}")
 
     def name(self, int rank):
         """A rank of this engine as the communicator's user numbers it.
@@ -212,18 +230,20 @@ cdef class FailureDetector:
     # ------------------------------------------------------------------ the watch
 
     def published_call(self, int rank, uint64_t call):
-        """(signature, nbytes) that ``rank`` published for its ``call``; None if not (yet) known."""
+        """What ``rank`` published for its ``call``, a ``Known``; None if that is not known (yet)."""
         cdef Published *entry = published(&self.team.layout, self.team.base, rank, call)
-        cdef uint64_t signature, nbytes
+        cdef uint64_t signature, nbytes, history, number
         if load_acquire(&entry.call) != call:
             return None
         signature = load_relaxed(&entry.signature)
         nbytes = load_relaxed(&entry.nbytes)
+        history = load_relaxed(&entry.history)
+        number = load_relaxed(&entry.number)
         # The entry may have been overwritten while we read it: its number says so.
         fence_acquire()
         if load_acquire(&entry.call) != call:
             return None
-        return signature, nbytes
+        return Known(signature, nbytes, history, number)
 
     def watch(self, int rank, double seconds):
         """Every 1 to 4 ms of a wait for ``rank``: 0, or why the wait can't succeed."""
@@ -299,23 +319,40 @@ cdef class FailureDetector:
 
     def compatible(self, entry):
         """Whether a peer's published call can be the one that we are in."""
-        return entry == (self.team.signature, self.team.nbytes)
+        return entry[:3] == (self.team.signature, self.team.nbytes, self.team.history)
 
     def explain_mismatch(self, uint64_t call):
-        """Who called what, for the call that the ranks disagree about."""
+        """Who called what, for the first call that the ranks disagree about, at latest ``call``."""
+        cdef int i
+        for i in range(self.team.layout.ring_entries):
+            known = self.published_by_all(call - <uint64_t> i)
+            # Up to the first call that they disagree about, the history is the same.
+            if len(set(known.values())) > 1 and have_one_history(known):
+                return self.describe_mismatch(known)
+        known = self.published_by_all(call)
+        if have_one_history(known):
+            return self.describe_mismatch(known)
+        return (f"ranks disagree about a collective before number {self.team.number}, too long ago "
+                "to say which")
+
+    def published_by_all(self, uint64_t call):
+        """What the ranks published for their ``call``, by rank, as far as that is known."""
+        entries = {rank: self.published_call(rank, call) for rank in range(self.team.size)}
+        return {rank: entry for rank, entry in entries.items() if entry is not None}
+
+    def describe_mismatch(self, entries):
+        """The same, with each rank's ``Known`` of that call."""
         callers = {}
-        for rank in range(self.team.size):
-            entry = self.published_call(rank, call)
-            if entry is None:
-                continue
-            callers.setdefault(describe_call(*entry), []).append(self.name(rank))
+        for rank, entry in entries.items():
+            callers.setdefault(entry.what(), []).append(self.name(rank))
         sides = sorted(callers.items(), key=lambda side: (len(side[1]), side[1]))
         text = ", ".join(f"{in_words(ranks)} called {what}" for what, ranks in sides)
         if len(sides) == 2 and len(sides[1][1]) > 1:
             text = f"{in_words(sides[0][1])} called {sides[0][0]}, the others {sides[1][0]}"
+        number = min(entry.number for entry in entries.values())
         if len(sides) < 2 and self.across is not None:
             text += ", another node something else"
-        return f"ranks disagree about collective number {call}: {text}"
+        return f"ranks disagree about collective number {number}: {text}"
 
     def pass_on_poison(self, int rank, where):
         """A peer gave up: the same reason, with the same rank blamed, is ours."""
@@ -334,13 +371,13 @@ cdef class FailureDetector:
             return PeerError, (f"rank {self.name(blamed)} has freed the communicator or ended, as "
                                f"rank {self.name(rank)} found, during {where}")
         entry = self.published_call(rank, call)
-        what = "a collective" if entry is None else describe_call(*entry)
+        which = "a call" if entry is None else f"its call {entry.number}, {entry.what()}"
         if reason == POISON_TIMEOUT:
             awaited = "MPI" if blamed < 0 else f"rank {self.name(blamed)}"
-            return WaitTimeout, (f"rank {self.name(rank)} waited in vain for {awaited} in its "
-                                 f"call {call}, {what}; seen in {where}")
-        return PeerError, (f"rank {self.name(blamed)} gave the communicator up in its call {call}, "
-                           f"{what}; seen in {where}")
+            return WaitTimeout, (f"rank {self.name(rank)} waited in vain for {awaited} in "
+                                 f"{which}; seen in {where}")
+        return PeerError, (f"rank {self.name(blamed)} gave the communicator up in {which}; "
+                           f"seen in {where}")
 
     def explain_absence(self, int rank, where):
         if self.has_left(rank):
@@ -356,6 +393,7 @@ cdef class FailureDetector:
         cdef Status *status = status_of(&self.team.layout, self.team.base, rank)
         cdef uint64_t call = load_acquire(&status.current_call)
         entry = self.published_call(rank, call)
-        what = "no collective yet" if entry is None else describe_call(*entry)
+        if entry is None or entry.signature == 0:
+            return f"rank {self.name(rank)}, which has called no collective yet,"
         relation = "in or past" if call >= self.team.call else "not beyond"
-        return f"rank {self.name(rank)}, which is {relation} its call {call}, {what},"
+        return f"rank {self.name(rank)}, which is {relation} its call {entry.number}, {entry.what()},"

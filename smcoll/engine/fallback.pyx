@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.barrier cimport begin_mpi_call
 from smcoll.base.atomics cimport monotonic_ns
-from smcoll.base.signature cimport pack_signature
+from smcoll.base.signature cimport NO_ALGORITHM, pack_signature
 from smcoll.engine.call cimport CallProtocol
 from smcoll.engine.statistics cimport Tally, finished
 from smcoll.sync.team cimport DONE
@@ -12,9 +12,6 @@ from smcoll.sync.team cimport DONE
 from mpi4py import MPI
 
 cdef int64_t FOREVER = (<int64_t> 1 << 62)
-
-cdef enum:
-    NO_ALGORITHM = 255         # of ours: in the signature of a call that MPI carries out
 
 
 cdef class Fallback:
@@ -39,8 +36,8 @@ cdef class Fallback:
         tally.nbytes += nbytes
         # What MPI still refuses here (a truncation by this rank itself) the peers carry out: the
         # call has its number.
-        begin_mpi_call(protocol.team, pack_signature(collective, op, element_type, NO_ALGORITHM,
-                                                     0, 0, root), nbytes)
+        begin_mpi_call(protocol.team,
+                       pack_signature(collective, op, element_type, NO_ALGORITHM, root), nbytes)
         try:
             request = start_call()
         except BaseException:

@@ -63,12 +63,12 @@ cdef class Reservation:
 
     def reserve_all(self):
         """Reserve the data regions and the streams now, not at first use. Collective."""
-        cdef uint64_t signature = pack_signature(COLLECTIVE_RESERVE, NO_OPERATION, NO_TYPE, 0, 0,
-                                                 0, 0)
+        cdef uint64_t signature = pack_signature(COLLECTIVE_RESERVE, NO_OPERATION, NO_TYPE, 0, 0)
         # Where the first could not be had the second is left for when a call needs it.
         if self.reserve(DATA_REGIONS, signature, 0) == CARRIED_OUT:
             self.reserve(STREAMS, signature, 0)
         self.protocol.is_later_stage = False
+        self.team.number = 0           # no call of the user's
 
     cdef reserve_part(self, int part):
         if part == DATA_REGIONS:
@@ -119,6 +119,7 @@ cdef class Reservation:
             problem = self.reserve_mine(part, wanted)
         except BaseException as error:
             if not peers_are_here:
+                self.team.number -= 1
                 self.protocol.turn_away()
                 raise
             self.member.attendant.fail(error)

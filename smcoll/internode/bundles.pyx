@@ -13,7 +13,7 @@ from libc.stdint cimport int64_t
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
 from smcoll.base.signature cimport (
-    COLLECTIVE_GATHER, COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_SCATTER, COLLECTIVE_SCATTER,
+    COLLECTIVE_GATHER, COLLECTIVE_OBJECT_SCATTER, COLLECTIVE_SCATTER, gathers_objects,
 )
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.streams cimport Transfer
@@ -40,7 +40,7 @@ cdef class Routes:
         self.members = span.members
         self.place = span.place
         self.root = root
-        self.gathers = collective in (COLLECTIVE_GATHER, COLLECTIVE_OBJECT_GATHER)
+        self.gathers = (collective == COLLECTIVE_GATHER or gathers_objects(collective))
         self.scatters = collective in (COLLECTIVE_SCATTER, COLLECTIVE_OBJECT_SCATTER)
 
     cdef bint exists(self, int source, int destination):

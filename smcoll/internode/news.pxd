@@ -4,6 +4,7 @@ from libc.stdint cimport uint64_t
 # What a call was, as ranks of different nodes compare it.
 cdef struct Call:
     uint64_t number, signature, total
+    uint64_t counted               # the number as users count: without calls of ours
 
 
 cdef enum:
@@ -29,7 +30,7 @@ cdef class News:
     cdef int owner_process
     cdef readonly int asked        # times
 
-    cdef void begin(self, uint64_t number, uint64_t signature, uint64_t total)
+    cdef void begin(self, uint64_t number, uint64_t counted, uint64_t signature, uint64_t total)
     cdef int check_alarm(self, double seconds) except -1
     cdef hear(self, text)
     cdef int probe_for_alarms(self) except -1

@@ -51,9 +51,10 @@ cdef class News:
         self.alarm_text = bytearray(ALARM)
         self.alarm = comm.Irecv(self.alarm_text, MPI.ANY_SOURCE, tag + ALARMS)
 
-    cdef void begin(self, uint64_t number, uint64_t signature, uint64_t total):
+    cdef void begin(self, uint64_t number, uint64_t counted, uint64_t signature, uint64_t total):
         """The call that this rank is in from now on."""
         self.call.number, self.call.signature, self.call.total = number, signature, total
+        self.call.counted = counted
         self.calls[number % REMEMBERED] = self.call
 
     def look_around(self, seconds):
@@ -175,7 +176,8 @@ cdef class News:
         self.asking_pause *= 2
         self.asked += 1
         self.told = [sent for sent in self.told if not is_over(sent[1])]
-        calls = [(self.calls[i].number, self.calls[i].signature, self.calls[i].total)
+        calls = [(self.calls[i].number, self.calls[i].signature, self.calls[i].total,
+                  self.calls[i].counted)
                  for i in range(REMEMBERED)]
         text = json.dumps(calls).encode()
         for node in range(self.place.nodes):
@@ -211,8 +213,9 @@ cdef class News:
         """``calls``: the last ones of ``peer``; MismatchError for the first that was another."""
         cdef Call theirs
         cdef Call *ours
-        for number, signature, total in sorted(calls):
+        for number, signature, total, counted in sorted(calls):
             theirs.number, theirs.signature, theirs.total = number, signature, total
+            theirs.counted = counted
             ours = &self.calls[theirs.number % REMEMBERED]
             if ours.number == theirs.number and (ours.signature != theirs.signature
                                                  or ours.total != theirs.total):
@@ -229,9 +232,9 @@ cdef class News:
             ours = &self.call
         mine, other = in_words(ours), in_words(theirs)
         if mine == other:
-            other += f" as its call {theirs.number}"
+            other += f" as its call {theirs.counted}"
         error = MismatchError(
-            f"ranks disagree about collective number {ours.number}: rank {self.comm.Get_rank()} "
+            f"ranks disagree about collective number {ours.counted}: rank {self.comm.Get_rank()} "
             f"called {mine}, rank {peer} called {other}")
         error.since = min(ours.number, theirs.number)
         return error
@@ -261,7 +264,7 @@ cdef class News:
 
     def call_in_words(self):
         """The call that this rank is in."""
-        return f"call {self.call.number}, {in_words(&self.call)}"
+        return f"call {self.call.counted}, {in_words(&self.call)}"
 
     cdef int blame(self, int rank, what, bint ended=False, uint64_t since=0) except -1:
         error = PeerError(

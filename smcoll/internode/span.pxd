@@ -43,7 +43,7 @@ cdef class Span:
     cdef size_t network_section, slice_above, bundle_size     # as configured
     cdef bint reduce_is_named, bcast_is_named
 
-    cdef void begin(self, uint64_t call, uint64_t signature, uint64_t total)
+    cdef void begin(self, uint64_t call, uint64_t counted, uint64_t signature, uint64_t total)
     cdef char *scratch(self, int which, size_t nbytes) except NULL
     cdef int leader(self, int node, int root)
     cdef int local_leader(self, int root)

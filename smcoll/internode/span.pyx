@@ -13,6 +13,7 @@ from libc.stdint cimport uint64_t
 
 from smcoll.base.signature cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER,
+    with_stage,
 )
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.pipeline cimport Call, Plan
@@ -65,12 +66,12 @@ cdef class Span:
         self.reduce_is_named = config.reduce != "auto"
         self.bcast_is_named = config.bcast != "auto"
 
-    cdef void begin(self, uint64_t call, uint64_t signature, uint64_t total):
-        """The next call."""
+    cdef void begin(self, uint64_t call, uint64_t counted, uint64_t signature, uint64_t total):
+        """The next call; ``counted``: its number as users count."""
         self.signature = signature
         self.total = total
         self.stage = 0
-        self.network.news.begin(call, signature, total)
+        self.network.news.begin(call, counted, signature, total)
 
     cdef char *scratch(self, int which, size_t nbytes) except NULL:
         """Memory number ``which``, kept for later calls, of at least ``nbytes`` bytes."""
@@ -132,7 +133,7 @@ cdef class Span:
         """
         self.stage += 1
         self.across.patience = 1 if self.stage == 1 else 1.5
-        return self.signature ^ <uint64_t> (self.stage & 0xffff) << 24
+        return with_stage(self.signature, self.stage)
 
     cdef int bcast(self, char *buffer, size_t nbytes, int local_root,
                    Sleeping sleeping=SLEEP_AT_ONCE) except -1:

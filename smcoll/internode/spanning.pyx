@@ -11,9 +11,9 @@ from libc.stdint cimport int64_t, uint64_t
 from smcoll.base.atomics cimport try_lock, unlock
 from smcoll.base.signature cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST,
-    COLLECTIVE_EXSCAN, COLLECTIVE_OBJECT_ALLGATHER, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_REDUCE,
-    COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE, COLLECTIVE_SCAN, NO_OPERATION, NO_TYPE,
-    pack_signature,
+    COLLECTIVE_EXSCAN, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER,
+    COLLECTIVE_RESERVE, COLLECTIVE_SCAN, NO_OPERATION, NO_TYPE,
+    allgathers_objects, pack_signature, with_counts,
 )
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.allgather cimport Gathering
@@ -146,8 +146,7 @@ cdef class SpanningEngine(Engine):
         granted = not (self.node.data_refused or self.node.streams_refused)
         try:
             # Its node's ranks are in this stage already.
-            self.begin_locked(pack_signature(
-                COLLECTIVE_RESERVE, NO_OPERATION, NO_TYPE, 0, 0, 0, 0), 0)
+            self.begin_locked(pack_signature(COLLECTIVE_RESERVE, NO_OPERATION, NO_TYPE, 0, 0), 0)
             operation.kernel = self.node.kernel_of(OP_MIN, TYPE_INT64)
             minimum.send = <const char *> &granted
             minimum.recv = <char *> &granted
@@ -196,10 +195,12 @@ cdef class SpanningEngine(Engine):
         return 0
 
     cdef void begin_locked(self, uint64_t signature, uint64_t total):
+        if not self.is_later_stage:
+            self.node.team.number += 1
         self.is_later_stage = False
         self.call += 1
         self.across.call = self.call
-        self.span.begin(self.call, signature, total)
+        self.span.begin(self.call, self.node.team.number, signature, total)
 
     cdef end(self):
         unlock(&self.in_a_call)
@@ -238,7 +239,8 @@ cdef class SpanningEngine(Engine):
         if not self.composes(collective, call):
             return USE_MPI
         if collective == COLLECTIVE_ALLGATHER:
-            signature |= moving.counts_fingerprint(<const Gathering *> details, self.size)
+            signature = with_counts(signature, moving.counts_hash(<const Gathering *> details,
+                                                                 self.size))
         if self.needs_memory(collective, call) and self.agree_on_memory(signature) == USE_MPI:
             return USE_MPI
         self.begin(signature, call.nbytes)
@@ -267,7 +269,7 @@ cdef class SpanningEngine(Engine):
             moving.bcast(self.span, call.recv, call.nbytes, call.root)
         elif collective == COLLECTIVE_REDUCE:
             reducing.reduce_to_root(self.span, &reduction, call.root)
-        elif collective == COLLECTIVE_ALLGATHER or collective == COLLECTIVE_OBJECT_ALLGATHER:
+        elif collective == COLLECTIVE_ALLGATHER or allgathers_objects(collective):
             moving.allgather(self.span, <Gathering *> details)
         elif collective == COLLECTIVE_REDUCE_SCATTER:
             reducing.reduce_scatter(self.span, &reduction, <const Blocks *> details)
@@ -413,6 +415,7 @@ cdef class SpanningEngine(Engine):
         """Reserve everything now. Collective over all nodes."""
         self.agree_on_memory(0)
         self.is_later_stage = False
+        self.node.team.number = 0      # no call of the user's
 
     # ------------------------------------------------------------------ the end
 

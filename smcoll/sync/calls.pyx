@@ -5,9 +5,11 @@ from libc.stdint cimport uint64_t
 from smcoll.base.signature cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLTOALL, COLLECTIVE_BARRIER,
     COLLECTIVE_BCAST, COLLECTIVE_EXSCAN, COLLECTIVE_GATHER, COLLECTIVE_OBJECT_ALLGATHER,
-    COLLECTIVE_OBJECT_ALLTOALL, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_OBJECT_GATHER,
-    COLLECTIVE_OBJECT_SCATTER, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE,
-    COLLECTIVE_SCAN, COLLECTIVE_SCATTER,
+    COLLECTIVE_OBJECT_ALLREDUCE, COLLECTIVE_OBJECT_ALLTOALL, COLLECTIVE_OBJECT_BCAST,
+    COLLECTIVE_OBJECT_EXSCAN, COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_REDUCE,
+    COLLECTIVE_OBJECT_SCAN, COLLECTIVE_OBJECT_SCATTER, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER, COLLECTIVE_RESERVE,
+    COLLECTIVE_SCAN, COLLECTIVE_SCATTER, collective_in, counts_hash_in, element_type_in,
+    is_carried_out_by_mpi, operation_in, root_in,
 )
 
 from smcoll.kernels import kernels
@@ -21,36 +23,40 @@ _COLLECTIVE_TITLES = {
     COLLECTIVE_EXSCAN: "Exscan", COLLECTIVE_OBJECT_BCAST: "bcast",
     COLLECTIVE_OBJECT_GATHER: "gather", COLLECTIVE_OBJECT_SCATTER: "scatter",
     COLLECTIVE_OBJECT_ALLGATHER: "allgather", COLLECTIVE_OBJECT_ALLTOALL: "alltoall",
+    COLLECTIVE_OBJECT_REDUCE: "reduce", COLLECTIVE_OBJECT_ALLREDUCE: "allreduce",
+    COLLECTIVE_OBJECT_SCAN: "scan", COLLECTIVE_OBJECT_EXSCAN: "exscan",
 }
 _REDUCTIONS = (COLLECTIVE_REDUCE, COLLECTIVE_ALLREDUCE, COLLECTIVE_REDUCE_SCATTER,
                COLLECTIVE_SCAN, COLLECTIVE_EXSCAN)
 _ROOTED = (COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_GATHER, COLLECTIVE_SCATTER,
-           COLLECTIVE_OBJECT_BCAST, COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_SCATTER)
+           COLLECTIVE_OBJECT_BCAST, COLLECTIVE_OBJECT_GATHER, COLLECTIVE_OBJECT_SCATTER,
+           COLLECTIVE_OBJECT_REDUCE)
 # Their lengths are agreed, and compared.
-_MEASURED = (*_REDUCTIONS, COLLECTIVE_BCAST, COLLECTIVE_ALLGATHER, COLLECTIVE_OBJECT_BCAST,
-             COLLECTIVE_OBJECT_ALLGATHER)
+_MEASURED = (*_REDUCTIONS, COLLECTIVE_BCAST, COLLECTIVE_ALLGATHER)
 _OP_TITLES = {code: name for name, code in kernels.OPERATIONS.items()}
 _TYPE_TITLES = {code: name for name, code in kernels.ELEMENT_TYPES.items()}
 
 
 def describe_call(uint64_t signature, uint64_t nbytes):
     """A published signature in words: ``Allreduce(SUM, float64, 512 B)``."""
-    cdef int collective = <int> (signature >> 59)
-    cdef int op = <int> (signature >> 54) & 31
-    cdef int element_type = <int> (signature >> 48) & 63
-    cdef int root = <int> (signature & 0xffffff)
+    cdef int collective = collective_in(signature)
     details = []
     if collective in _REDUCTIONS:
-        details.append(_OP_TITLES.get(op, "another operation"))
-        details.append(_TYPE_TITLES.get(element_type, "another type"))
+        details.append(_OP_TITLES.get(operation_in(signature), "another operation"))
+        details.append(_TYPE_TITLES.get(element_type_in(signature), "another type"))
     if collective in _ROOTED:
-        details.append(f"root={root}")
+        details.append(f"root={root_in(signature)}")
     if collective in _MEASURED:
         details.append(f"{nbytes} B")
-    if collective == COLLECTIVE_ALLGATHER and root:
-        details.append(f"counts #{root:06x}")          # of several lengths, over several nodes
+    if counts_hash_in(signature):
+        details.append(f"counts #{counts_hash_in(signature):03x}")
     title = _COLLECTIVE_TITLES.get(collective, f"collective {collective}")
     return f"{title}({', '.join(details)})" if details else title
+
+
+def is_fallback(uint64_t signature):
+    """Whether MPI carries out a published call."""
+    return is_carried_out_by_mpi(signature)
 
 
 def in_words(ranks):

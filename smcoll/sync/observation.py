@@ -21,7 +21,7 @@ from smcoll.segment import (
     published_fields,
     status_fields,
 )
-from smcoll.sync.calls import describe_call, in_words
+from smcoll.sync.calls import describe_call, in_words, is_fallback
 
 _QUERY = "hhqqi"
 MPI = "MPI"
@@ -34,7 +34,7 @@ class RankView:
     rank: int
     alive: bool
     pid: int                   # in this process's PID namespace; 0: dead, or not visible here
-    call: int                  # number of its current or last call
+    call: int                  # number of its current or last call of the program's
     what: str                  # that call in words
     state: str                 # in call, waiting, outside, dead, left, gave up
     awaits: int | str | None   # a rank, "MPI", or None when not in a long wait
@@ -87,17 +87,19 @@ class Observation:
         else:
             state = "in call"
         waited = (time.clock_gettime_ns(time.CLOCK_MONOTONIC) - status["waiting_since"]) * 1e-9
-        return RankView(rank, pid is not None, pid or 0, call, self._call(at, call), state, awaits,
+        number, what = self._call(at, call)
+        return RankView(rank, pid is not None, pid or 0, number, what, state, awaits,
                         round(max(waited, 0.0), 3) if awaits is not None else 0.0)
 
-    def _call(self, status_at: int, call: int) -> str:
+    def _call(self, status_at: int, call: int) -> tuple[int, str]:
+        """Number and name of a rank's last call, as users count and name them."""
         place = status_at + self.places["ring"] + (
             call % self.places["ring_entries"] * PUBLISHED_BYTES)
         entry = published_fields(os.pread(self.descriptor, PUBLISHED_BYTES, place))
         if entry["call"] != call or entry["signature"] == 0:
-            return "no collective yet"
-        return describe_call(entry["signature"], entry["nbytes"]) + (
-            " through MPI" if entry["path"] else "")
+            return 0, "no collective yet"
+        return entry["number"], describe_call(entry["signature"], entry["nbytes"]) + (
+            " through MPI" if is_fallback(entry["signature"]) else "")
 
     def _holder(self, rank: int) -> int | None:
         """The process that holds the lock of ``rank``: its pid, 0 if not visible; None: nobody."""

@@ -222,7 +222,8 @@ cdef class _Rank:
         call.element_size = 1
         call.root = root
         call.sources = self.engine.sources
-        begin_call(team, signature_of(COLLECTIVE_BCAST, NO_OPERATION, NO_TYPE, plan, root), call.nbytes)
+        begin_call(team, signature_of(COLLECTIVE_BCAST, NO_OPERATION, NO_TYPE, plan, root),
+                   call.nbytes)
         status = self.carry_out(&call, COLLECTIVE_BCAST, plan, NULL)
         if status == DONE:
             for i in range(elements):
@@ -299,7 +300,8 @@ cdef class _Rank:
         blocks.recv = self.cursors
         call.nbytes = blocks.longest
         call.element_size = 1
-        begin_call(team, signature_of(COLLECTIVE_ALLGATHER, NO_OPERATION, NO_TYPE, plan, 0), blocks.longest)
+        begin_call(team, signature_of(COLLECTIVE_ALLGATHER, NO_OPERATION, NO_TYPE, plan, 0),
+                   blocks.longest)
         status = self.carry_out(&call, COLLECTIVE_ALLGATHER, plan, &blocks)
         if status != DONE:
             return status
