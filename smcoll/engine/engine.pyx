@@ -370,7 +370,7 @@ cdef class Engine(MemberWithPlans):
                     int element_type=NO_TYPE, uint64_t nbytes=0):
         """Carry a collective out by MPI's nonblocking form, completed in the one wait function.
 
-        So its signature is published, and poison, signals and timeouts reach it (DESIGN rule 9).
+        So its signature is published, and poison, signals and timeouts reach it (protocol rule 9).
         ``start_call()`` returns the request.
         """
         cdef int number = COLLECTIVE_NUMBERS[collective], status

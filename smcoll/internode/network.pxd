@@ -2,7 +2,7 @@ from smcoll.engine.engine cimport Engine
 from smcoll.internode.news cimport Call, News
 
 
-# In front of every message between nodes: of which call it is (rule 9), and how long.
+# In front of every message between nodes: of which call it is (protocol rule 9), and how long.
 cdef struct Header:
     Call call
     size_t nbytes
