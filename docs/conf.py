@@ -27,7 +27,6 @@ html_copy_source = False
 
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 4
-suppress_warnings = ["myst.header"]      # a rule's heading is one level below its group
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
