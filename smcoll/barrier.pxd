@@ -78,7 +78,7 @@ cdef inline int wait_line_with_length(Team *team, const Line *line, uint64_t val
 
 
 # Say in our own line: which call this is, then, with release, that `value` is reached. What the
-# line held before has no reader left (rule 11: the callers prove it).
+# line held before has no reader left (docs/protocol.md, rule 11: the callers prove it).
 cdef inline void publish(const Team *team, Line *line, uint64_t value) noexcept nogil:
     publish_length(team, line, value, team.nbytes)
 

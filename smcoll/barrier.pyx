@@ -154,7 +154,10 @@ cdef int acquire_slot_waiting(Team *team, const BankCursor *cursor) noexcept nog
 
 
 cdef int barrier_all_read(Team *team) noexcept nogil:
-    """Every rank raises its own flag and reads all others: one dependent step (DESIGN section 6).
+    """Every rank raises its own flag and reads all others: one dependent step.
+
+    Where ranks share cores, the number of dependent steps is what counts: each is a turn of the run
+    queue.
 
     The two exchange slots alternate by the count of such exchanges: a rank that writes slot e + 2
     has seen every rank in e + 1, so every rank has finished reading e.

@@ -82,7 +82,7 @@ TARGET static void NAME(void *out, const void *source, size_t bytes) \
 
 #ifdef __x86_64__
 
-/* A release store that follows does not order non-temporal stores before it (rule 14). */
+/* A release store that follows does not order non-temporal stores before it (protocol rule 14). */
 #define LOAD_128(at) _mm_loadu_si128((const __m128i *)(at))
 #define STORE_128(at, value) _mm_storeu_si128((__m128i *)(at), value)
 #define STREAM_128(at, value) _mm_stream_si128((__m128i *)(at), value)

@@ -1,11 +1,11 @@
 /* Reduction kernels: operation x element type x instruction set. Included by kernels.pyx only.
  *
  * The header includes itself once per instruction set. Every set runs the same element-wise C, in
- * source order and without reassociation, so all give the same bits (rule 7). A fused multiply-add
- * would change complex products. -ffp-contract=off is not enough: gcc 12 was seen to vectorise
- * them to vfmaddsub all the same. So they are compiled for targets without FMA, and since AVX-512
- * implies it, the AVX-512 set uses the products of the AVX2 set. One thing C leaves open: which
- * payload comes out where *both* operands of + or * are (different) NaNs. */
+ * source order and without reassociation, so all give the same bits (protocol rule 7). A fused
+ * multiply-add would change complex products. -ffp-contract=off is not enough: gcc 12 was seen to
+ * vectorise them to vfmaddsub all the same. So they are compiled for targets without FMA, and since
+ * AVX-512 implies it, the AVX-512 set uses the products of the AVX2 set. One thing C leaves open:
+ * which payload comes out where *both* operands of + or * are (different) NaNs. */
 #ifndef REDUCTION_SET
 
 #ifndef SMCOLL_REDUCTION_KERNELS_H

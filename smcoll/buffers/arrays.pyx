@@ -4,7 +4,7 @@ A capsule is read here, not by numpy.from_dlpack: that takes it over, so that th
 exporter's deleter at some later time, and refuses types that MPI has. mpi4py borrows it for the
 call, and exporters rely on that.
 
-Where the memory is may not select a path (DESIGN rule 3), so what the CPU can't reach is refused;
+Where the memory is may not select a path (protocol rule 3), so what the CPU can't reach is refused;
 whether it can is tried, since pinned and managed memory of a device is as good as any.
 """
 

@@ -140,7 +140,7 @@ def machine_with(known: parameters.Parameters, ranks: int) -> machine.Machine:
 
 
 def print_verdict(console: Console, rows: list[dict], states: dict) -> None:
-    """What LHS ask of a model, and DESIGN of a choice, in one line each."""
+    """The model's errors, and how far choices are behind the best, in one line each."""
     if states["left_out"]:
         console.print(f"the machine changed its state: {states['left_out']} of {states['rows']} "
                       "measurements, with lines exchanged in "

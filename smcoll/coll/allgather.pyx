@@ -47,7 +47,7 @@ cdef int allgather_direct_inline(Call *call) noexcept nogil:
         status = wait_line_with_length(team, line, team.exchanges, rank)
         if status != DONE:
             return status
-        # Read once: the length that is checked is the one that is used (DESIGN rule 10).
+        # Read once: the length that is checked is the one that is used (protocol rule 10).
         sent = load_relaxed(&line.nbytes)
         if not same_call(team, blocks, rank, sent):
             return FAILED_MISMATCH

@@ -124,7 +124,7 @@ cdef int double(Call *call, Section *section) noexcept nogil:
             return status
         own = operand(call, section, rank, step)
         other = operand(call, section, partner, step)
-        # The lower rank's operand stands left on both partners (DESIGN rule 7).
+        # The lower rank's operand stands left on both partners (protocol rule 7).
         if rank < partner:
             reduce_pair(call, section, operand(call, section, rank, step + 1), own, other, 0,
                         section.elements)

@@ -6,7 +6,7 @@ as it is: arrays in a heap are read and written there, others go through the dat
 section. All ranks have seen all places: that nobody stages is known to all and needs no sections,
 and where everybody does, the call goes on as it would without heaps.
 
-Who writes what (DESIGN rule 1): rank r alone writes the r-th slice of every rank's result, after
+Who writes what (protocol rule 1): rank r alone writes the r-th slice of every rank's result, after
 the first exchange (its owner is in the call) and before it enters the last one (its owner leaves
 the call after that). Operands of the r-th slice are read by rank r alone, before it writes the
 result there: so operand and result may be the same memory.

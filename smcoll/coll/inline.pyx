@@ -1,9 +1,9 @@
 """Small messages: the data travel in the flag's own cache lines, straight code, no sections.
 
-Two kinds of slots (DESIGN rule 11). Synchronising exchanges, in which everybody reads everybody,
-alternate between two slots by the count of such exchanges: who writes exchange e + 2 has seen all
-ranks in e + 1, hence through with e. Rooted calls prove no such thing (a root of Bcast may run
-ahead), so they have a ring of slots of their own, recycled by a nonblocking barrier per bank.
+Two kinds of slots (docs/protocol.md, rule 11). Synchronising exchanges, in which everybody reads
+everybody, alternate between two slots by the count of such exchanges: who writes exchange e + 2 has
+seen all ranks in e + 1, hence through with e. Rooted calls prove no such thing (a root of Bcast may
+run ahead), so they have a ring of slots of their own, recycled by a nonblocking barrier per bank.
 """
 
 from smcoll.barrier cimport publish, wait_line
@@ -15,8 +15,8 @@ from smcoll.sync.team cimport DONE, Team, next_rank
 cdef int allreduce_all_read_inline(Call *call) noexcept nogil:
     """All-read exchange: publish your vector, read everybody's, reduce in rank order.
 
-    One dependent step (DESIGN section 6); every rank reduces in the same order, so all get the
-    same bits. ``send`` and ``recv`` may be the same.
+    One dependent step; every rank reduces in the same order, so all get the same bits (protocol
+    rule 7). ``send`` and ``recv`` may be the same.
     """
     cdef Team *team = call.team
     cdef int parity, i, rank, status

@@ -116,7 +116,7 @@ cdef int halve(Call *call, Section *section) noexcept nogil:
             keep_half(rank, earlier, &begin, &end)
             earlier //= 2
         other = region(call, section, partner)
-        # The lower rank's operand stands left on both partners (DESIGN rule 7).
+        # The lower rank's operand stands left on both partners (protocol rule 7).
         if rank < partner:
             combine(call, section, own, own, other, begin, end)
         else:

@@ -4,11 +4,11 @@ An algorithm is a short list of phases, each a function of (call, section) that 
 says that it would block. Section k runs its phase j in turn k * stride + j, so that while one
 section is reduced, the next is copied in and the one before is copied out.
 
-Why this can't deadlock (DESIGN rule 12): phase j of a section waits only for earlier phases of the
-same section on other ranks, that is for earlier turns, or for the same phase on ranks that come
-before it in an order without a cycle; and a section is opened only when the bank
-that it recycles holds none of the sections that this rank still has in flight (see plan_call), so
-what its bank barrier waits for lies in earlier turns too.
+Why this can't deadlock (docs/protocol.md, rule 12): phase j of a section waits only for earlier
+phases of the same section on other ranks, that is for earlier turns, or for the same phase on ranks
+that come before it in an order without a cycle; and a section is opened only when the bank that it
+recycles holds none of the sections that this rank still has in flight (see plan_call), so what its
+bank barrier waits for lies in earlier turns too.
 """
 
 from libc.stdint cimport uint64_t
@@ -27,7 +27,7 @@ cdef void plan_call(Call *call, int phases, size_t section_bytes,
                     bint one_segment_form) noexcept nogil:
     """Cut the vector into sections and reserve the flag values and segments that they use.
 
-    All of it is a function of values that every rank agrees on (DESIGN rule 3).
+    All of it is a function of values that every rank agrees on (protocol rule 3).
     ``one_segment_form``: the algorithm keeps to one segment when not pipelined (GS 3.1).
     """
     cdef Team *team = call.team

@@ -21,7 +21,7 @@ cdef int end_in_agreement(Team *team) noexcept nogil
 
 
 # What another rank published in a line that was acquired. Each word is read once: what is checked
-# (`find`) is what is used (DESIGN rule 10).
+# (`find`) is what is used (protocol rule 10).
 cdef inline uint64_t read_place(const Line *line) noexcept nogil:
     return load_relaxed(<const uint64_t *> line.payload)
 

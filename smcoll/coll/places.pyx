@@ -1,7 +1,7 @@
 """Where ranks keep their buffers: published by the owner, checked by who reads or writes there.
 
 An offset in the owner's heap, or STAGED: then its data go through its region as ever. Which of the
-two is the owner's business (DESIGN rule 3).
+two is the owner's business (protocol rule 3).
 """
 
 from libc.string cimport memcpy
@@ -62,7 +62,7 @@ cdef int learn_places(Team *team, size_t send_bytes, size_t recv_bytes, const vo
             status = wait_line(team, line, team.exchanges, rank)
         else:
             status = wait_line_with_length(team, line, team.exchanges, rank)
-            # Read once: what is checked is what is used (DESIGN rule 10).
+            # Read once: what is checked is what is used (protocol rule 10).
             lengths[rank] = nbytes = load_relaxed(&line.nbytes)
         if status != DONE:
             return status

@@ -1,6 +1,6 @@
 """Messages between pairs of ranks: Gather(v), Scatter(v) and Alltoall(v, w) are made of them.
 
-How long a message is only its sender knows for sure (DESIGN rule 3), so nothing here is agreed
+How long a message is only its sender knows for sure (protocol rule 3), so nothing here is agreed
 between ranks but which pairs have a message in this call. From every rank to every other leads a
 stream: a ring of cells, each a flag line whose payload holds a short message, with a chunk of
 memory behind it for the pieces of a long one. The first cell of a message says how long it is.
@@ -233,7 +233,7 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
             return FAILED_MISMATCH
         if not message.begun:
             message.begun = True
-            # Read once: what is checked here and what is used below are one value (DESIGN rule 10).
+            # Read once: what is checked here is what is used below (protocol rule 10).
             message.nbytes = load_relaxed(&line.nbytes)
             message.place = STAGED
             if message.cursor.runs == NULL:

@@ -2,7 +2,7 @@
 
 A method parses its buffers, asks the engine for the plan of so many bytes, and calls it: no Python
 frame lies between the caller and the compiled loops. What can't go that way goes to MPI, decided by
-things that are equal on all ranks only (DESIGN rule 3): no segment, an operation or element type
+things that are equal on all ranks only (protocol rule 3): no segment, an operation or element type
 without a kernel.
 """
 

@@ -347,7 +347,7 @@ cdef send_to_leaders(const DomainView *view, _Layouts layouts, Messages messages
 
 
 cdef check_packed(Engine engine, bytes text, int blocks):
-    """Nothing that came through shared memory is trusted for addresses (DESIGN rule 10)."""
+    """Nothing that came through shared memory is trusted for addresses (protocol rule 10)."""
     cdef const size_t *lengths = <const size_t *> <char *> text
     cdef size_t left = len(text)
     cdef bint fits = left >= <size_t> (8 * blocks)

@@ -123,7 +123,7 @@ cdef bytes labelled(bytes pickled):
 
 
 cdef size_t packet_bytes(Engine engine, const char *packet) except 0:
-    """Bytes of the whole packet. What came through shared memory is not believed (rule 10)."""
+    """Bytes of the whole packet. What came through shared memory is checked (protocol rule 10)."""
     cdef uint64_t nbytes = label_of(packet).nbytes
     if nbytes > <uint64_t> PY_SSIZE_T_MAX - LABEL:
         # Peers that read another length may have gone on to a second stage.

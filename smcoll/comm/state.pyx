@@ -1,6 +1,6 @@
 """What belongs to a communicator's handle, and the way from a Python object to it.
 
-All Python objects with one handle share one engine (DESIGN rule 15).
+All Python objects with one handle share one engine (protocol rule 15).
 """
 
 import os
@@ -27,7 +27,7 @@ cdef class State:
     """What belongs to a communicator's handle: its settings, and its engine once it is made.
 
     Kept as an MPI attribute, so that all Python objects with that handle share one sequence of
-    calls, and freeing the handle ends it (DESIGN rule 15).
+    calls, and freeing the handle ends it (protocol rule 15).
     """
 
     def __cinit__(self, config):

@@ -1,7 +1,7 @@
 """Messages with holes, walked a chunk at a time.
 
-The layout of a message is its rank's own business (DESIGN rule 3), so its bytes travel in the order
-of the type map, as MPI_Pack would lay them out; unlike MPI_Pack a cursor can stop anywhere.
+The layout of a message is its rank's own business (protocol rule 3), so its bytes travel in the
+order of the type map, as MPI_Pack would lay them out; unlike MPI_Pack a cursor can stop anywhere.
 """
 
 from libc.stdint cimport int64_t

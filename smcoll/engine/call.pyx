@@ -45,7 +45,7 @@ cdef class CallProtocol:
         self.team = &member.team
 
     cdef int enter(self) except -1:
-        """Before a call publishes anything: what is wrong here stays here (DESIGN rule 13)."""
+        """Before a call publishes anything: what is wrong here stays here (protocol rule 13)."""
         cdef int status = self.enter_without_gil()
         if status != DONE:
             self.explain_refusal(status)

@@ -103,7 +103,7 @@ cdef class Reservation:
         return None
 
     cdef int reserve(self, int part, uint64_t signature, uint64_t nbytes) except -1:
-        """Reserve the data regions or the streams on all ranks, or on none (DESIGN rules 4, 5).
+        """Reserve the data regions or the streams on all ranks, or on none (protocol rules 4, 5).
 
         ``signature`` and ``nbytes``: of the call that needs them, for the ranks to compare.
         """

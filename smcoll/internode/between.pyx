@@ -1,6 +1,7 @@
-"""Allreduce between nodes, of one rank on each: every one gets bitwise the same result (rule 7).
+"""Allreduce between nodes, of one rank on each: every one gets bitwise the same result.
 
-MPI does not promise that of its own Allreduce, so these are made of messages.
+That is protocol rule 7, which MPI does not promise of its own Allreduce: so these are made of
+messages.
 """
 
 from smcoll.internode.network cimport Network

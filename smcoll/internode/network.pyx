@@ -2,7 +2,7 @@
 
 A message has a header that says of which call it is; a short one travels with it, a long one as a
 second message, straight from and to its place. So ranks of different nodes that disagree about a
-call find out as ranks of one node do (DESIGN rule 9).
+call find out as ranks of one node do (protocol rule 9).
 
 All ranks of a communicator's group share one hidden communicator with all others of that group:
 each has tags of its own. It lasts until the program ends, since freeing it would be collective.

@@ -2,7 +2,7 @@
 
 To the communicator's methods it is an engine like any other: they parse for all its ranks and call
 it. It carries a collective out by stages in the node's shared memory and messages between nodes
-(DESIGN section 8). What it does not compose goes to MPI, by agreement: every condition here follows
+(docs/nodes.md). What it does not compose goes to MPI, by agreement: every condition here follows
 from the placement of the ranks and from what MPI requires to be the same on all of them.
 """
 
@@ -175,7 +175,7 @@ cdef class SpanningEngine(Engine):
     # ------------------------------------------------------------------ one call
 
     cdef int begin(self, uint64_t signature, uint64_t total) except -1:
-        """Before anything is published: what is wrong here stays here (DESIGN rule 13)."""
+        """Before anything is published: what is wrong here stays here (protocol rule 13)."""
         cdef int status
         self.lock()
         if not self.is_later_stage:

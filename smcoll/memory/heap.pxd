@@ -32,7 +32,7 @@ cdef inline uint64_t heap_offset(const HeapView *heap, const void *address,
 
 
 # The other way round, for an offset that another rank published; NULL unless all of it lies in
-# that rank's heap (DESIGN rule 10).
+# that rank's heap (protocol rule 10).
 cdef inline char *heap_address(const HeapView *heap, uint64_t offset, size_t nbytes) noexcept nogil:
     if heap.base == NULL or offset >= heap.size or nbytes > heap.size - offset:
         return NULL

@@ -1,6 +1,6 @@
 """Driving MPI's own progress while a rank waits in shared memory.
 
-The awaited rank may be blocked in something that needs this rank's MPI (DESIGN section 6). Testing
+The awaited rank may be blocked in something that needs this rank's MPI (protocol rule 8). Testing
 a receive that nothing ever matches, on a private duplicate of COMM_SELF, progresses everything on
 Open MPI, MPICH and Intel MPI; Iprobe does not (it returns early when a message is pending).
 """

@@ -1,9 +1,9 @@
 """Which algorithm, radices and section size for (collective, bytes, ranks). Knows nothing of MPI.
 
-Order of authority (DESIGN section 9): an explicit setting; a decision table that `smcoll tune`
-measured for this number of ranks; the performance model with the parameters that it measured; the
-built-in defaults below. The result is a table per collective, made once per communicator on every
-rank from rank 0's settings and table, so that all ranks choose alike.
+Order of authority: an explicit setting; a decision table that `smcoll tune` measured for this
+number of ranks; the performance model with the parameters that it measured; the built-in defaults
+below. The result is a table per collective, made once per communicator on every rank from rank 0's
+settings and table, so that all ranks choose alike.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ REASONS = {"table": "decision table measured by smcoll tune",
 def may_be_chosen(collective: str, algorithm: str, heaps: bool = False) -> bool:
     """Whether an algorithm may be used without being named.
 
-    Dissemination gives ranks results that differ in their last bits (DESIGN rule 7). Direct access
-    is for ranks that share heaps.
+    Dissemination gives ranks results that differ in their last bits (protocol rule 7). Direct
+    access is for ranks that share heaps.
     """
     if algorithm == SHARED_HEAP:
         return heaps

@@ -1,4 +1,4 @@
-"""Banks are written again when all have read them, and not before (GS section 3, DESIGN rule 11).
+"""Banks are written again when all have read them, and not before (GS section 3, protocol rule 11).
 
 One rank runs ahead as far as it may; another stops where reuse one step too early would show.
 """

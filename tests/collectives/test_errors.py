@@ -182,8 +182,8 @@ def test_raises_what_mpi4py_raises(communicators, name):
     if name == "Allreduce: in place DATATYPE_NULL" and MPI.get_vendor()[0] != "Open MPI":
         pytest.skip("MPICH and Intel MPI abort on a null datatype here, without smcoll too")
     case = CASES[name]
-    # Before the segment is made, and after; by all ranks, and by one alone (rule 13: an error is
-    # found before anything is published, so the others never know).
+    # Before the segment is made, and after; by all ranks, and by one alone (protocol rule 13: an
+    # error is found before anything is published, so the others never know).
     if case.who(plain):
         wanted = outcome(case, plain)
         assert outcome(case, comm) == wanted

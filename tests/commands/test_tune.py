@@ -130,7 +130,7 @@ def test_a_table_leaves_the_default_only_for_a_real_gain():
 
 
 def test_dissemination_is_never_chosen():
-    """DESIGN rule 7: its results differ from rank to rank in their last bits."""
+    """Protocol rule 7: its results differ from rank to rank in their last bits."""
     rows = compared({(8, "all_read"): 1.0, (8, "dissemination"): 0.1})
     fit.mark(rows, Config(), 2, False)
     assert [row["algorithm"] for row in rows if row["chosen"]] == ["all_read"]
