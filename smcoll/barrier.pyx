@@ -70,14 +70,10 @@ cdef int init_team(Team *team, uint64_t start) noexcept nogil:
 
 cdef inline void publish_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil:
     cdef Published *entry
-    # Ranks that disagreed about a call in which neither waited for the other (a short Bcast of two
-    # roots) find that out in the next one in which they meet: their marks differ from then on.
-    # Hashed by a multiple of 2^64 over the golden ratio (Knuth, vol. 3, 6.4): upper bits are best.
-    team.history = (team.history ^ team.signature ^ team.nbytes << 17) * <uint64_t> (
-        0x9E3779B97F4A7C15)
-    team.history ^= team.history >> 29
+    cdef uint64_t history = team.next_history
     team.call += 1
-    team.mark = team.call & <uint64_t> 0xFFFFFFFFFF | team.history & <uint64_t> 0xFFFFFF0000000000
+    team.history = history
+    team.mark = team.call & <uint64_t> 0xFFFFFFFFFF | history & <uint64_t> 0xFFFFFF0000000000
     team.signature = signature
     team.nbytes = nbytes
     entry = published(&team.layout, team.base, team.rank, team.call)
@@ -92,6 +88,11 @@ cdef inline void publish_call(Team *team, uint64_t signature, uint64_t nbytes) n
     store_relaxed(&entry.number, team.number)
     store_release(&entry.call, team.call)
     store_release(&team.status.current_call, team.call)
+    # Ranks that disagreed about a call in which neither waited for the other (a short Bcast of two
+    # roots) find that out in the next one in which they meet: their marks differ from then on.
+    # Hashed by 2^64 over the golden ratio (Knuth, vol. 3, 6.4), whose upper bits are best.
+    history = (history ^ signature ^ nbytes << 17) * <uint64_t> 0x9E3779B97F4A7C15
+    team.next_history = history ^ history >> 29
 
 
 cdef void begin_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil:

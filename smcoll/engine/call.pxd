@@ -1,3 +1,4 @@
+cimport cython
 from libc.stdint cimport int64_t
 
 from smcoll.engine.failure cimport FailureDetector
@@ -6,6 +7,7 @@ from smcoll.sync.team cimport Team
 from smcoll.sync.waiting cimport condition
 
 
+@cython.final
 cdef class CallProtocol:
     cdef Member member
     cdef FailureDetector failures
@@ -20,5 +22,5 @@ cdef class CallProtocol:
     cdef int leave_for_good(self, int status) except -1
     cdef void turn_away(self) noexcept
     cdef void take_gil_back(self) noexcept
-    cdef void release_gil_if_long(self, size_t nbytes) noexcept
+    cdef void release_gil(self) noexcept
     cdef int wait_outside(self, condition holds, void *context, int64_t sleep_after) noexcept

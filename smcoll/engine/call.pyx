@@ -3,6 +3,7 @@
 What is wrong before anything is published stays on this rank; what fails later is told to all.
 """
 
+cimport cython
 from cpython.pystate cimport PyThreadState
 from libc.stdint cimport int64_t
 
@@ -28,14 +29,13 @@ cdef enum:
     BUSY = 12
 
 cdef enum:
-    # Above this many bytes a call gives the GIL up at its start; below, when it first yields.
-    RELEASE_GIL_ABOVE = 16384
     ATTEND_OUTSIDE_EVERY = 1_000_000
 
 IN_ANOTHER_CALL = ("this communicator is in another collective already (a second thread, or "
                    "a signal handler that calls it): one call at a time")
 
 
+@cython.final
 cdef class CallProtocol:
     """How one rank enters and leaves the calls of a segment."""
 
@@ -116,9 +116,8 @@ cdef class CallProtocol:
             PyEval_RestoreThread(self.team.thread_state)
             self.team.thread_state = NULL
 
-    cdef void release_gil_if_long(self, size_t nbytes) noexcept:
-        if nbytes > RELEASE_GIL_ABOVE:
-            self.team.thread_state = PyEval_SaveThread()
+    cdef void release_gil(self) noexcept:
+        self.team.thread_state = PyEval_SaveThread()
 
     cdef int wait_outside(self, condition holds, void *context, int64_t sleep_after) noexcept:
         """Wait for what does not lie in the segment but is MPI's to bring. DONE or a FAILED code.

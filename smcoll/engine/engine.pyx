@@ -14,9 +14,7 @@ from smcoll.buffers.messages cimport Messages
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.pipeline cimport Call, Plan
 from smcoll.coll.reduce_scatter cimport Blocks
-from smcoll.engine.plans cimport Plans
 from smcoll.engine.reservation cimport USE_MPI
-from smcoll.engine.statistics cimport Statistics
 from smcoll.kernels.kernels cimport Operation, element_size, reduction_kernel, reduction_kernel_for
 
 

@@ -1,3 +1,4 @@
+cimport cython
 from libc.stdint cimport uint64_t
 
 from smcoll.buffers.messages cimport Messages
@@ -8,6 +9,7 @@ from smcoll.engine.reservation cimport Reservation
 from smcoll.sync.team cimport Team
 
 
+@cython.final
 cdef class Exchanges:
     cdef CallProtocol protocol
     cdef Reservation memory

@@ -1,5 +1,6 @@
 """Messages between pairs of ranks of one node, through the streams or where they lie."""
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t
 
@@ -20,6 +21,7 @@ cdef extern from "Python.h":
     const Py_ssize_t PY_SSIZE_T_MAX
 
 
+@cython.final
 cdef class Exchanges:
     """Carries out what a call's ``Messages`` say, once the streams are reserved."""
 

@@ -1,13 +1,15 @@
+cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.engine.member cimport Member
 from smcoll.sync.team cimport Team
 
 
+@cython.final
 cdef class AcrossNodes:
     # What a call over several nodes adds to what the ranks of one of them know.
     cdef uint64_t call             # the call over all nodes that they are in
-    cdef double patience           # times the set timeout: who waits for a waiting rank gives up later
+    cdef double patience           # times the set timeout: who waits for who waits gives up later
     cdef list outside              # ranks of another node that this one waits for
     cdef list names                # of this node's ranks, as the communicator numbers them
     cdef dict roles                # of the nodes' leaders, by the rank, in words
@@ -15,6 +17,7 @@ cdef class AcrossNodes:
     cdef object call_in_words      # callable
 
 
+@cython.final
 cdef class FailureDetector:
     cdef Member member
     cdef Team *team

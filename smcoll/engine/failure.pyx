@@ -8,6 +8,7 @@ import sys
 import weakref
 from typing import NamedTuple
 
+cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.base.atomics cimport (
@@ -51,6 +52,7 @@ def have_one_history(entries):
     return len({entry.history for entry in entries.values()}) == 1
 
 
+@cython.final
 cdef class AcrossNodes:
     """Where a communicator spans nodes: what this node's ranks know of the call over all of them.
     """
@@ -77,8 +79,9 @@ def _watch(detector_reference, int rank, double seconds):
     return 0 if detector is None else detector.watch(rank, seconds)
 
 
+@cython.final
 cdef class FailureDetector:
-    """Finds out in a long wait why it can't succeed, and tells the others that this rank gave up."""
+    """Finds out in a long wait why it can't succeed, and tells others that this rank gave up."""
 
     def __cinit__(self, Member member not None):
         self.member = member
@@ -230,7 +233,7 @@ cdef class FailureDetector:
     # ------------------------------------------------------------------ the watch
 
     def published_call(self, int rank, uint64_t call):
-        """What ``rank`` published for its ``call``, a ``Known``; None if that is not known (yet)."""
+        """What ``rank`` published for its ``call``, a ``Known``; None if it is not known (yet)."""
         cdef Published *entry = published(&self.team.layout, self.team.base, rank, call)
         cdef uint64_t signature, nbytes, history, number
         if load_acquire(&entry.call) != call:
@@ -396,4 +399,5 @@ cdef class FailureDetector:
         if entry is None or entry.signature == 0:
             return f"rank {self.name(rank)}, which has called no collective yet,"
         relation = "in or past" if call >= self.team.call else "not beyond"
-        return f"rank {self.name(rank)}, which is {relation} its call {entry.number}, {entry.what()},"
+        return (f"rank {self.name(rank)}, which is {relation} its call {entry.number}, "
+                f"{entry.what()},")

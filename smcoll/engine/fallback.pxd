@@ -1,9 +1,11 @@
+cimport cython
 from libc.stdint cimport uint64_t
 
 from smcoll.engine.call cimport CallProtocol
 from smcoll.engine.statistics cimport Tally
 
 
+@cython.final
 cdef class Fallback:
     cdef CallProtocol protocol
     cdef list unfinished       # requests of MPI calls that were interrupted

@@ -1,5 +1,6 @@
 """The fallback: a collective that MPI carries out, waited for like one in shared memory."""
 
+cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.barrier cimport begin_mpi_call
@@ -14,6 +15,7 @@ from mpi4py import MPI
 cdef int64_t FOREVER = (<int64_t> 1 << 62)
 
 
+@cython.final
 cdef class Fallback:
     """Nonblocking collectives of MPI, completed in the one wait function.
 

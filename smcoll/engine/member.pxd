@@ -1,3 +1,4 @@
+cimport cython
 from libc.stdint cimport uint64_t
 
 from smcoll.segment cimport Mapping
@@ -6,6 +7,7 @@ from smcoll.sync.team cimport Team
 from smcoll.sync.waiting cimport Attendant
 
 
+@cython.final
 cdef class Member:
     cdef Team team
     cdef Mapping mapping

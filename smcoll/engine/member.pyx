@@ -1,5 +1,6 @@
 """One rank's membership of a segment: what all parts of an engine of one node look at."""
 
+cimport cython
 from libc.stdint cimport SIZE_MAX, uint64_t
 from libc.stdlib cimport free, malloc
 
@@ -13,6 +14,7 @@ from smcoll.sync.waiting cimport Attendant
 from smcoll.coll.stores import stores_number
 
 
+@cython.final
 cdef class Member:
     """The rank's team, its mapping, and whether it can still be used."""
 

@@ -33,6 +33,8 @@ from smcoll.sync.observation import Observation
 cdef enum:
     # Ranks that wait for the network poll it for so long (ns) before they sleep between polls.
     SLEEP_AFTER_OUTSIDE = 50_000_000
+    # Above this many bytes a call gives the GIL up at its start; below, when it first yields.
+    RELEASE_GIL_ABOVE = 16384
 
 
 cdef class NodeEngine(Engine):
@@ -72,7 +74,8 @@ cdef class NodeEngine(Engine):
         cdef Tally *tally = &self.statistics.carried_out[collective][plan.algorithm]
         cdef int64_t start
         cdef int status
-        if self.memory.have_data_regions(collective, plan, call.nbytes, signature) == USE_MPI:
+        if (needs_data_regions(self.team, collective, plan.algorithm, call.nbytes)
+                and self.memory.have_data_regions(signature, call.nbytes) == USE_MPI):
             return USE_MPI
         call.team = self.team
         call.plan = plan
@@ -81,7 +84,8 @@ cdef class NodeEngine(Engine):
         start = started(tally, call.nbytes)
         self.team.direct_bytes = 0
         begin_call(self.team, signature, call.nbytes)
-        self.protocol.release_gil_if_long(call.nbytes)
+        if call.nbytes > RELEASE_GIL_ABOVE:
+            self.protocol.release_gil()
         status = run_collective(call, collective)
         finished(tally, start, self.team.direct_bytes)
         if status != DONE:
@@ -107,8 +111,7 @@ cdef class NodeEngine(Engine):
         signature = signature_of(COLLECTIVE_ALLREDUCE, op, element_type, plan, 0)
         if needs_data_regions(self.team, COLLECTIVE_ALLREDUCE, plan.algorithm, call.nbytes):
             with gil:
-                if self.memory.have_data_regions(COLLECTIVE_ALLREDUCE, plan, call.nbytes,
-                                                 signature) == USE_MPI:
+                if self.memory.have_data_regions(signature, call.nbytes) == USE_MPI:
                     return USE_MPI
         status = self.protocol.enter_without_gil()
         if status != DONE:
@@ -139,7 +142,8 @@ cdef class NodeEngine(Engine):
         start = went_on(tally, nbytes) if second_stage else started(tally, nbytes)
         self.team.direct_bytes = 0
         begin_call(self.team, stream_signature(collective, root), 0)
-        self.protocol.release_gil_if_long(nbytes)
+        if nbytes > RELEASE_GIL_ABOVE:
+            self.protocol.release_gil()
         status = self.exchanges.measured(messages, collective, algorithm == 0, &truncated)
         finished(tally, start, self.team.direct_bytes)
         self.protocol.leave(status)
@@ -162,7 +166,7 @@ cdef class NodeEngine(Engine):
         return 2 * element * <size_t> self.size <= plan.section_bytes
 
     cdef const Plan *ordered_plan(self, collective, size_t nbytes, bint commutes) except NULL:
-        return self.plans.in_rank_order(collective, nbytes, commutes)
+        return self.plans.choose_in_order(collective, nbytes, commutes)
 
     def reserve_data(self):
         """Reserve the data regions and the streams now, not at first use. Collective."""
@@ -197,7 +201,7 @@ cdef class NodeEngine(Engine):
         """The name that the segment had until all ranks had mapped it."""
         return self.member.mapping.name
 
-    # ------------------------------------------------------------------ set once, alike on all ranks
+    # ------------------------------------------------------------------ set once, on all alike
 
     def use_heaps(self, heaps, sizes):
         """Take over every rank's heap; from how many bytes messages are read there."""
@@ -239,7 +243,8 @@ cdef class NodeEngine(Engine):
         call.details = details
         self.protocol.enter()
         begin_call(self.team, signature, nbytes)
-        self.protocol.release_gil_if_long(call.nbytes)
+        if call.nbytes > RELEASE_GIL_ABOVE:
+            self.protocol.release_gil()
         status = run_collective(call, collective)
         return self.protocol.leave(status)
 

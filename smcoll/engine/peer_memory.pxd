@@ -1,3 +1,4 @@
+cimport cython
 from smcoll.coll.routes cimport ROUTE_CLASSES, RouteChoice
 from smcoll.coll.streams cimport Transfer
 from smcoll.engine.member cimport Member
@@ -5,6 +6,7 @@ from smcoll.memory.cross_memory cimport OtherProcess
 from smcoll.memory.heap cimport HeapView
 
 
+@cython.final
 cdef class PeerMemory:
     cdef Member member
     cdef object heaps          # keeps the peers' heaps mapped

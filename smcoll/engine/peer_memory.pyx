@@ -1,5 +1,6 @@
 """Other ranks' own memory: their shared heaps, and what is read through the kernel."""
 
+cimport cython
 from libc.stdlib cimport free, malloc
 
 from smcoll.base.signature cimport COLLECTIVE_ALLTOALL, COLLECTIVE_SCATTER
@@ -15,6 +16,7 @@ from smcoll.sync.team cimport Team
 from smcoll.algos import COLLECTIVE_NUMBERS
 
 
+@cython.final
 cdef class PeerMemory:
     """Which messages are read where they lie, and by which way."""
 

@@ -1,3 +1,4 @@
+cimport cython
 from smcoll.base.signature cimport COLLECTIVES
 from smcoll.coll.pipeline cimport Plan
 from smcoll.sync.trees cimport Tree
@@ -11,6 +12,7 @@ cdef struct Choice:
     Plan plan
 
 
+@cython.final
 cdef class Plans:
     cdef readonly dict decisions
     cdef int size
@@ -24,4 +26,4 @@ cdef class Plans:
     cdef Tree tree(self, int radix)
     cdef Plan plan(self, int collective, decision)
     cdef const Plan *choose(self, int collective, size_t nbytes) noexcept nogil
-    cdef const Plan *in_rank_order(self, collective, size_t nbytes, bint commutes) except NULL
+    cdef const Plan *choose_in_order(self, collective, size_t nbytes, bint commutes) except NULL

@@ -1,5 +1,6 @@
 """Which algorithm a call follows: a communicator's trees and plans, made once from decisions."""
 
+cimport cython
 from smcoll.coll.pipeline cimport Plan
 from smcoll.sync.trees cimport Tree
 
@@ -7,6 +8,7 @@ from smcoll.algos import COLLECTIVE_NUMBERS
 from smcoll.tuning.select import in_rank_order
 
 
+@cython.final
 cdef class Plans:
     """What each call of one communicator is to follow."""
 
@@ -63,7 +65,7 @@ cdef class Plans:
                 return &self.table[collective][i].plan
         return &self.table[collective][last].plan
 
-    cdef const Plan *in_rank_order(self, collective, size_t nbytes, bint commutes) except NULL:
+    cdef const Plan *choose_in_order(self, collective, size_t nbytes, bint commutes) except NULL:
         """What an operation follows that may not commute: operands in rank order then."""
         cdef _KeptPlan kept
         number = COLLECTIVE_NUMBERS[collective]

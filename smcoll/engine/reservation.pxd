@@ -1,6 +1,6 @@
+cimport cython
 from libc.stdint cimport uint64_t
 
-from smcoll.coll.pipeline cimport Plan
 from smcoll.coll.streams cimport Stream
 from smcoll.engine.call cimport CallProtocol
 from smcoll.engine.member cimport Member
@@ -18,6 +18,7 @@ cdef enum:
     STREAMS = 1
 
 
+@cython.final
 cdef class Reservation:
     cdef Member member
     cdef CallProtocol protocol
@@ -27,8 +28,7 @@ cdef class Reservation:
     cdef readonly bint streams_refused
     cdef Stream *streams       # one per rank, once the streams are reserved
 
-    cdef int have_data_regions(self, int collective, const Plan *plan, size_t nbytes,
-                               uint64_t signature) except -1
+    cdef int have_data_regions(self, uint64_t signature, size_t nbytes) except -1
     cdef int have_streams(self, uint64_t signature) except -1
     cdef reserve_part(self, int part)
     cdef map_of_peers(self, int part)

@@ -8,14 +8,14 @@ import os
 import sys
 from collections import Counter
 
+cimport cython
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 
-from smcoll.algos cimport needs_data_regions
 from smcoll.barrier cimport begin_call
 from smcoll.base.signature cimport COLLECTIVE_RESERVE, NO_OPERATION, NO_TYPE, pack_signature
 from smcoll.coll.inline cimport allreduce_all_read_inline
-from smcoll.coll.pipeline cimport Call, Plan
+from smcoll.coll.pipeline cimport Call
 from smcoll.coll.streams cimport Stream, init_streams
 from smcoll.engine.call cimport CallProtocol
 from smcoll.engine.member cimport Member
@@ -26,6 +26,7 @@ from smcoll.errors import SegmentError
 from smcoll.topology.pages import pages_by_node
 
 
+@cython.final
 cdef class Reservation:
     """Reserves what calls need, and agrees on it."""
 
@@ -38,11 +39,8 @@ cdef class Reservation:
     def __dealloc__(self):
         free(self.streams)
 
-    cdef int have_data_regions(self, int collective, const Plan *plan, size_t nbytes,
-                               uint64_t signature) except -1:
+    cdef int have_data_regions(self, uint64_t signature, size_t nbytes) except -1:
         """CARRIED_OUT when the call can go on, USE_MPI when all ranks agree that it can't."""
-        if not needs_data_regions(self.team, collective, plan.algorithm, nbytes):
-            return CARRIED_OUT
         if self.mapping.data_reserved:
             return CARRIED_OUT
         if self.data_refused:

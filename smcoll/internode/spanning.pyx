@@ -92,7 +92,7 @@ cdef class SpanningEngine(Engine):
             self.node.ordered_plan("reduce", nbytes, False)
             if reducing.is_sliced(self.span, nbytes):
                 self.node.ordered_plan("reduce_scatter", nbytes, False)
-        return self.plans.in_rank_order(collective, nbytes, commutes)
+        return self.plans.choose_in_order(collective, nbytes, commutes)
 
     cdef bint holds(self, const Plan *plan, size_t element) noexcept:
         return 2 * element * <size_t> <int> self.span.place.most <= SMALLEST_SECTION
@@ -230,7 +230,7 @@ cdef class SpanningEngine(Engine):
         if not MPI.Is_finalized():
             self.span.network.call_back(self.span.scratches)
             self.news.sound_alarm(error, self.rank, self.node.failures.blames(),
-                                               self.node.failures.failed_since())
+                                  self.node.failures.failed_since())
 
     cdef int carry_out(self, int collective, uint64_t signature, Call *call,
                        const Plan *plan, void *details) except -1:
@@ -239,8 +239,8 @@ cdef class SpanningEngine(Engine):
         if not self.composes(collective, call):
             return USE_MPI
         if collective == COLLECTIVE_ALLGATHER:
-            signature = with_counts(signature, moving.counts_hash(<const Gathering *> details,
-                                                                 self.size))
+            signature = with_counts(
+                signature, moving.counts_hash(<const Gathering *> details, self.size))
         if self.needs_memory(collective, call) and self.agree_on_memory(signature) == USE_MPI:
             return USE_MPI
         self.begin(signature, call.nbytes)

@@ -109,7 +109,8 @@ cdef struct Team:
     uint64_t proven[2][MAX_BANKS]   # [kind][bank]: last pass that all ranks let us write in
     # The current call.
     uint64_t signature, nbytes
-    uint64_t history           # a hash of the signatures and bytes of all calls before
+    uint64_t history           # a hash of the signatures and bytes of all calls before,
+    uint64_t next_history      # and of this one, too
     uint64_t mark              # 40 bits of the call's number, 24 of the history: in all its lines
     uint64_t number            # of calls of the user's so far, this one included
     # Whom we wait for.

@@ -77,6 +77,7 @@ def test_collectives_of_objects_go_by_their_names(comm_world, name):
         getattr(comm, name)(comm.rank)
         comm.Barrier()
         views = comm.engine.observe()
+        comm_world.Barrier()           # all have looked
         assert [view.call for view in views] == [3, 3]
         rows = [row["collective"] for row in comm.stats()]
         assert f"{name}_objects" in rows and "allgather_objects" not in rows

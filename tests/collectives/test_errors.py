@@ -8,9 +8,9 @@ import time
 import numpy as np
 import pytest
 from mpi4py import MPI
-from smcoll.internode.spanning import SpanningEngine
 
 import smcoll
+from smcoll.internode.spanning import SpanningEngine
 
 
 def doubles(count=6):
