@@ -75,7 +75,7 @@ def compare_command(
 ) -> None:
     """Measure smcoll beside MPI's own collectives, on this machine, in the same job.
 
-    Ratios say how many times faster smcoll is, with a 95 % lower bound. The exit code is 1 when
+    Ratios say how many times faster smcoll is, with 95 % bounds. The exit code is 1 when
     a result of smcoll's was wrong. Started under mpiexec, it measures with the ranks of that job,
     on however many nodes they are.
     """
@@ -187,7 +187,7 @@ def print_notes(console: Console, record: dict) -> None:
     """How it was measured, and what was found wrong."""
     meta, settings = record["meta"], record["meta"]["point_to_point"]
     console.print("us: median over blocks of the slowest rank's mean per call. times faster: "
-                  "MPI's time / smcoll's, block by block in the same job, with 95 % lower bound. "
+                  "MPI's time / smcoll's, block by block in the same job, with 95 % bounds. "
                   "cores: near where a cache line takes less than "
                   f"{distance.NEAR_BELOW:.0f} ns there and back between the ranks' cores, far from "
                   f"{distance.FAR_FROM:.0f} on; ratios are of the blocks in that state.",

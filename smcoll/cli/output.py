@@ -59,12 +59,20 @@ def microseconds(value: float | None) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def ratio(value: float | None, low: float | None) -> Text:
-    """A ratio and its lower bound; red where slower beyond doubt of measurement."""
-    if value is None or low is None:
+FASTER, SLOWER, UNDECIDED = "faster", "slower", "undecided"
+STANDING_STYLES = {FASTER: "green", SLOWER: "red", UNDECIDED: ""}
+
+
+def standing(low: float, high: float) -> str:
+    """What the 95 % bounds of a ratio say: only one that leaves 1 out decides."""
+    return FASTER if low > 1 else SLOWER if high < 1 else UNDECIDED
+
+
+def ratio(value: float | None, low: float | None, high: float | None) -> Text:
+    """A ratio and its bounds, green or red where they leave no doubt."""
+    if value is None or low is None or high is None:
         return Text("-")
-    style = "green" if low >= 1 else "" if low >= 0.95 else "red"
-    return Text(f"{value:.2f} (>= {low:.2f})", style=style)
+    return Text(f"{value:.2f} ({low:.2f}-{high:.2f})", style=STANDING_STYLES[standing(low, high)])
 
 
 def verdict(row: dict) -> Text:
@@ -114,10 +122,12 @@ def compare_table(rows: list[dict], title: str, mpi: str, full: bool = False) ->
         previous = row["collective"]
         cells = [row["collective"], str(row["bytes"]), row["distance"],
                  time_cell(row, "smcoll", full),
-                 time_cell(row, "mpi", full), ratio(row["ratio"], row["ratio_low"])]
+                 time_cell(row, "mpi", full),
+                 ratio(row["ratio"], row["ratio_low"], row["ratio_high"])]
         if forced:
             cells += [time_cell(row, "point_to_point", full), ratio(
-                row["point_to_point_ratio"], row["point_to_point_ratio_low"])]
+                row["point_to_point_ratio"], row["point_to_point_ratio_low"],
+                row["point_to_point_ratio_high"])]
         cells += [microseconds(row["limit_us"])] if limited else []
         table.add_row(*cells, algorithm_cell(row), row["path"], verdict(row))
     return table

@@ -161,7 +161,8 @@ def print_record(console: Console, record: dict, full: bool) -> None:
             times = [peer_cell(row["peers"].get(peer)) for peer in peers]
             table.add_row(row["collective"], str(row["bytes"]),
                           output.time_cell(row, "smcoll", full), *times,
-                          output.ratio(row["ratio"], row["ratio_low"]), row["fastest"] or "-",
+                          output.ratio(row["ratio"], row["ratio_low"], row["ratio_high"]),
+                          row["fastest"] or "-",
                           row["distance"],
                           *([output.microseconds(row["limit_us"])] if limited else []),
                           row["algorithm"], output.verdict(row | {"mpi_valid": True}))

@@ -121,7 +121,8 @@ def print_best(console: Console, rows: list[dict]) -> None:
         radices = {name: best[name] for name in RADIX_NAMES if name in best}
         table.add_row(
             str(ranks), layout, collective, str(nbytes), output.microseconds(best["smcoll_us"]),
-            output.microseconds(best["mpi_us"]), output.ratio(best["ratio"], best["ratio_low"]),
+            output.microseconds(best["mpi_us"]),
+            output.ratio(best["ratio"], best["ratio_low"], best["ratio_high"]),
             name_of({"algorithm": best["algorithm"], **radices}), str(best["segment_size"]), behind)
     console.print(table)
     for row in rows:

@@ -118,7 +118,7 @@ def print_times(console: Console, rows: list[dict]) -> None:
             *(output.microseconds(times[one]["smcoll_us"]) if one in times else "-"
               for one in forms),
             best["algorithm"] if best else "-",
-            output.ratio(best["ratio"], best["ratio_low"]) if best else "-")
+            output.ratio(best["ratio"], best["ratio_low"], best["ratio_high"]) if best else "-")
     console.print(table)
     for row in rows:
         if row["valid"] is False:
