@@ -1,4 +1,4 @@
-"""``smcoll compare``: smcoll beside MPI's own collectives, in one table."""
+"""``smcoll compare``: smcoll beside MPI's own collectives, a table for each opponent."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rich.console import Console
 
 from smcoll.bench import floor
 from smcoll.bench.compare_job import CompareTask
-from smcoll.cli import jobs, options, output, peers, selection
+from smcoll.cli import compare_output, jobs, options, output, peers, selection
+from smcoll.cli.page import page_console, prose
 from smcoll.launch import launch, mpi_settings
-from smcoll.tuning import distance
 
 
 def compare_command(
@@ -94,7 +94,7 @@ def compare_command(
         selection.algorithms(algorithms, names), limit, selection.thread_level(thread_level),
         heap=heap)
     limits = selection.limits(limits_file) if limits_file else None
-    console = output.wide_console()
+    console = page_console()
     if peer_environments:
         if launch.under_mpiexec():
             raise typer.BadParameter("--peers starts jobs of its own: not under mpiexec")
@@ -145,23 +145,14 @@ def outside_jobs(console: Console, task: CompareTask, counts: list[int], where: 
             if forced:
                 others, _ = jobs.run_job(task, count, where, forced, advance)
                 for row, other in zip(rows, others, strict=True):
-                    add_point_to_point(row, other)
+                    compare_output.add_forced(row, other)
         add_limits(rows, limits)
         record["rows"] += rows
         meta["jobs"].append(job)
         print_table(console, meta, job, rows, full)
+        if forced:
+            print_table(console, meta, job, rows, full, forced=True)
     return record
-
-
-def add_point_to_point(row: dict, other: dict) -> None:
-    """Into a row what the second job measured: MPI forced onto messages, beside smcoll again."""
-    for name in ("us", "us_min", "us_max", "valid"):
-        row[f"point_to_point_{name}"] = other[f"mpi_{name}"]
-    for name in ("ratio", "ratio_low", "ratio_high"):
-        row[f"point_to_point_{name}"] = other[name]
-    row["problems"] += [f"with point-to-point messages: {text}" for text in other["problems"]]
-    if other["valid"] is False:
-        row["valid"] = False
 
 
 def add_limits(rows: list[dict], limits: dict | None) -> None:
@@ -175,35 +166,26 @@ def add_limits(rows: list[dict], limits: dict | None) -> None:
 # ---------------------------------------------------------------------- showing
 
 
-def print_table(console: Console, meta: dict, job: dict, rows: list[dict], full: bool) -> None:
-    """The table of one rank count."""
+def print_table(console: Console, meta: dict, job: dict, rows: list[dict], full: bool,
+                forced: bool = False) -> None:
+    """The table of one job."""
     title = f"{output.ranks_and_nodes(job)}, {meta['mpi']['title']}"
-    if meta.get("mpi_setting", "default") != "default":
-        title += f" ({meta['mpi_setting']})"
-    console.print(output.compare_table(rows, title, launch.TITLES[meta["mpi"]["family"]], full))
+    setting = meta.get("mpi_setting", "default")
+    title += " forced onto point-to-point messages" if forced else (
+        f" ({setting})" if setting != "default" else " as it comes")
+    console.print(compare_output.table(compare_output.against_forced(rows) if forced else rows,
+                                       title, launch.TITLES[meta["mpi"]["family"]], full))
 
 
 def print_notes(console: Console, record: dict) -> None:
     """How it was measured, and what was found wrong."""
     meta, settings = record["meta"], record["meta"]["point_to_point"]
-    console.print("us: median over blocks of the slowest rank's mean per call. times faster: "
-                  "MPI's time / smcoll's, block by block in the same job, with 95 % bounds. "
-                  "cores: near where a cache line takes less than "
-                  f"{distance.NEAR_BELOW:.0f} ns there and back between the ranks' cores, far from "
-                  f"{distance.FAR_FROM:.0f} on; ratios are of the blocks in that state.",
-                  soft_wrap=True)
-    if settings:
-        text = " ".join(f"{name}={value}" for name, value in settings.items())
-        console.print(f"point-to-point: a second job with {text}", soft_wrap=True)
-    else:
-        forced = mpi_settings.point_to_point_settings(meta["mpi"]["family"])
-        text = " ".join(f"{name}={value}" for name, value in forced.items())
-        console.print(f"point-to-point: not measured (MPI can be forced by {text})", soft_wrap=True)
+    compare_output.print_how(console, record["rows"])
+    forced = settings or mpi_settings.point_to_point_settings(meta["mpi"]["family"])
+    text = " ".join(f"{name}={value}" for name, value in forced.items())
+    prose(console, f"point-to-point: a second job with {text}" if settings else
+          f"point-to-point: not measured (MPI can be forced by {text})")
     for job in meta["jobs"]:
         for text in job["left_out"]:
-            console.print(f"left out: {job['ranks']} ranks: {text} (-M allows more)",
-                          soft_wrap=True)
-    for row in record["rows"]:
-        for problem in row["problems"]:
-            console.print(f"[bold red]wrong:[/bold red] {row['ranks']} ranks: {problem}",
-                          soft_wrap=True)
+            prose(console, f"left out: {job['ranks']} ranks: {text} (-M allows more)")
+    compare_output.print_problems(console, record["rows"])

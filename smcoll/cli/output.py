@@ -9,7 +9,6 @@ from pathlib import Path
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from smcoll.launch import launch
@@ -75,15 +74,6 @@ def ratio(value: float | None, low: float | None, high: float | None) -> Text:
     return Text(f"{value:.2f} ({low:.2f}-{high:.2f})", style=STANDING_STYLES[standing(low, high)])
 
 
-def verdict(row: dict) -> Text:
-    """What validation found."""
-    wrong = [name for key, name in (("valid", "smcoll"), ("mpi_valid", "MPI"),
-                                    ("point_to_point_valid", "MPI p2p")) if row.get(key) is False]
-    if wrong:
-        return Text(f"WRONG: {', '.join(wrong)}", style="bold red")
-    return Text("-" if row["valid"] is None else "yes")
-
-
 def ranks_and_nodes(job: dict) -> str:
     """``8 ranks on 2 cores (ranks outnumber cores)``, ``8 ranks on 2 nodes (4, 4) of 2 cores``."""
     nodes = job["nodes"]
@@ -101,44 +91,6 @@ def algorithm_cell(row: dict) -> str:
     """The algorithm; over several nodes with those of its stages."""
     stages = row.get("parameters", {}).get("stages")
     return f"{row['algorithm']}: {', '.join(stages)}" if stages else row["algorithm"]
-
-
-def compare_table(rows: list[dict], title: str, mpi: str, full: bool = False) -> Table:
-    """The table of one rank count. ``full``: with the fastest and the slowest block of each."""
-    table = Table(title=title, title_justify="left")
-    forced = any("point_to_point_us" in row for row in rows)
-    names = ["collective", "bytes", "cores", "smcoll us", f"{mpi} us", "times faster"]
-    names += ["point-to-point us", "times faster"] if forced else []
-    limited = any("limit_us" in row for row in rows)
-    names += ["limit us"] if limited else []
-    names += ["algorithm", "path", "valid"]
-    for name in names:
-        left = name in ("collective", "cores", "algorithm", "path", "valid")
-        table.add_column(name, justify="left" if left else "right")
-    previous = None
-    for row in rows:
-        if previous not in (None, row["collective"]):
-            table.add_section()
-        previous = row["collective"]
-        cells = [row["collective"], str(row["bytes"]), row["distance"],
-                 time_cell(row, "smcoll", full),
-                 time_cell(row, "mpi", full),
-                 ratio(row["ratio"], row["ratio_low"], row["ratio_high"])]
-        if forced:
-            cells += [time_cell(row, "point_to_point", full), ratio(
-                row["point_to_point_ratio"], row["point_to_point_ratio_low"],
-                row["point_to_point_ratio_high"])]
-        cells += [microseconds(row["limit_us"])] if limited else []
-        table.add_row(*cells, algorithm_cell(row), row["path"], verdict(row))
-    return table
-
-
-def time_cell(row: dict, key: str, full: bool) -> str:
-    """A median, or with its range."""
-    text = microseconds(row.get(f"{key}_us"))
-    if full and f"{key}_us_min" in row:
-        text += f" ({microseconds(row[f'{key}_us_min'])}-{microseconds(row[f'{key}_us_max'])})"
-    return text
 
 
 def wide_console(**options) -> Console:

@@ -8,16 +8,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from smcoll.bench.compare_job import CompareTask
-from smcoll.cli import info, output
+from smcoll.cli import compare_output, info
 from smcoll.cli.jobs import Where
+from smcoll.cli.page import prose
 
 # Asked of each environment's Python: which MPI it has, and in which settings it is to be measured.
 _PROBE = """\
@@ -132,53 +133,25 @@ def merge(rows_of: dict[str, list[dict]]) -> list[dict]:
             "problems": [f"{name}: {text}" for name, row in peers.items()
                          for text in row["problems"]],
             "peers": {name: {key: row[key] for key in (
-                "mpi_us", "smcoll_us", "ratio", "ratio_low", "distance", "mpi_valid")}
+                "mpi_us", "mpi_us_min", "mpi_us_max", "smcoll_us", "smcoll_us_min",
+                "smcoll_us_max", "ratio", "ratio_low", "ratio_high", "distance", "valid",
+                "mpi_valid")}
                 for name, row in peers.items()},
         })
     return merged
 
 
 def print_record(console: Console, record: dict, full: bool) -> None:
-    """One table for each rank count, then what was wrong."""
-    peers = list(record["meta"]["peers"])
+    """A table for each rank count and peer, the fastest peer's place, then what was wrong."""
     for ranks in dict.fromkeys(row["ranks"] for row in record["rows"]):
-        table = Table(title=f"{ranks} ranks, {record['meta']['machine']['processor']}",
-                      title_justify="left")
-        limited = any("limit_us" in row for row in record["rows"])
-        for name in ("collective", "bytes", "smcoll us", *(f"{peer} us" for peer in peers),
-                     "times faster", "fastest", "cores", *(["limit us"] if limited else []),
-                     "algorithm", "valid"):
-            left = name in ("collective", "fastest", "cores", "algorithm", "valid")
-            peer = name.removesuffix(" us") in peers
-            table.add_column(name, justify="left" if left else "right", no_wrap=not peer)
-        previous = None
-        for row in record["rows"]:
-            if row["ranks"] != ranks:
-                continue
-            if previous not in (None, row["collective"]):
-                table.add_section()
-            previous = row["collective"]
-            times = [peer_cell(row["peers"].get(peer)) for peer in peers]
-            table.add_row(row["collective"], str(row["bytes"]),
-                          output.time_cell(row, "smcoll", full), *times,
-                          output.ratio(row["ratio"], row["ratio_low"], row["ratio_high"]),
-                          row["fastest"] or "-",
-                          row["distance"],
-                          *([output.microseconds(row["limit_us"])] if limited else []),
-                          row["algorithm"], output.verdict(row | {"mpi_valid": True}))
-        console.print(table)
-    console.print("us: median over blocks of the slowest rank's mean per call, each peer in its "
-                  "own job beside smcoll. times faster: than the fastest peer, beside which "
-                  "smcoll's time is the one shown. A peer "
-                  "whose result was wrong (!) is out of its row.", soft_wrap=True)
-    for row in record["rows"]:
-        for problem in row["problems"]:
-            console.print(f"[bold red]wrong:[/bold red] {row['ranks']} ranks: {problem}",
-                          soft_wrap=True)
-
-
-def peer_cell(figures: dict | None) -> str:
-    """A peer's time; marked where its result was wrong."""
-    if figures is None:
-        return "-"
-    return output.microseconds(figures["mpi_us"]) + ("!" if figures["mpi_valid"] is False else "")
+        rows = [row for row in record["rows"] if row["ranks"] == ranks]
+        for peer in record["meta"]["peers"]:
+            console.print(compare_output.table(
+                compare_output.against_peer(rows, peer), f"{ranks} ranks, {peer}", "MPI", full))
+        fastest = Counter(row["fastest"] or "none" for row in rows)
+        console.print()
+        prose(console, f"{ranks} ranks, beside the fastest MPI of each row: "
+              f"{compare_output.summary(rows)} (fastest: " + ", ".join(
+                  f"{name} in {count}" for name, count in fastest.items()) + ")")
+    compare_output.print_how(console, record["rows"])
+    compare_output.print_problems(console, record["rows"])

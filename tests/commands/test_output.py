@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import itertools
 
-from smcoll.cli import output
+import pytest
+from rich.console import Console
+
+from smcoll.cli import compare_output, output, selection
 
 
 @pytest.mark.parametrize("low, high, standing, style", [
@@ -21,3 +24,57 @@ def test_only_an_interval_without_1_is_coloured(low, high, standing, style):
 
 def test_a_ratio_that_is_not_known_has_no_colour():
     assert output.ratio(None, None, None).plain == "-"
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def measured(collective="allreduce", nbytes=4194304, ratio=(1.91, 1.7, 2.1), **changes):
+    """A row of compare, with the widest figures."""
+    return {"collective": collective, "bytes": nbytes, "ranks": 2, "algorithm": "tiled",
+            "smcoll_us": 10234.0, "smcoll_us_min": 10000.0, "smcoll_us_max": 12000.0,
+            "mpi_us": 19547.0, "mpi_us_min": 19000.0, "mpi_us_max": 23000.0,
+            "ratio": ratio[0], "ratio_low": ratio[1], "ratio_high": ratio[2],
+            "distance": "near", "path": "shared memory", "parameters": {}, "valid": True,
+            "mpi_valid": True, "problems": []} | changes
+
+
+def printed(part) -> str:
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(part)
+    return captured.get()
+
+
+def test_a_table_of_compare_has_70_columns_at_most():
+    rows = [measured(name, ratio=ratio, distance=state, algorithm="reduce_scatter_gather")
+            for (name, ratio), state in zip(itertools.product(selection.COLLECTIVES, (
+                (1.91, 1.7, 2.1), (0.97, 0.9, 1.1), (123.4, 101.5, 150.6))),
+                itertools.cycle(("near", "far", "mixed")), strict=False)]
+    lines = printed(compare_output.table(rows, "2 ranks", "Intel MPI")).splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= 70
+    rows = [row | {"limit_us": 9999.0} for row in rows]
+    lines = printed(compare_output.table(rows, "2 ranks", "Intel MPI", full=True)).splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= 80
+
+
+def test_what_the_bounds_do_not_decide_is_called_undecided_and_counted():
+    rows = [measured(), measured(nbytes=8, ratio=(1.2, 0.99, 1.5)),
+            measured(nbytes=64, ratio=(0.8, 0.7, 0.9)),
+            measured(nbytes=512, ratio=(None,) * 3, valid=False)]
+    text = printed(compare_output.table(rows, "2 ranks", "MPI"))
+    cells = {line.split()[0]: line.split() for line in text.splitlines() if line[:7].strip()}
+    assert cells["4194304"][3:5] == ["1.91", "1.70-2.10"]
+    assert cells["8"][3:5] == ["undecided", "0.99-1.50"]
+    assert cells["512"][3:5] == ["WRONG:", "smcoll"]
+    assert text.splitlines()[-1] == "faster in 1, undecided 1, slower 1, wrong 1"
+
+
+def test_a_second_job_s_quotients_stand_beside_its_own_times():
+    row = measured()
+    compare_output.add_forced(row, measured(ratio=(3.0, 2.5, 3.5), smcoll_us=100.0, mpi_us=300.0,
+                                            distance="far"))
+    forced, = compare_output.against_forced([row])
+    assert (forced["smcoll_us"], forced["mpi_us"], forced["ratio"]) == (100.0, 300.0, 3.0)
+    assert forced["distance"] == "far"
+    assert (row["smcoll_us"], row["point_to_point_smcoll_us"]) == (10234.0, 100.0)
