@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import platform
+import textwrap
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -12,12 +14,13 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from smcoll import config as configuration
 from smcoll.base import __version__
 from smcoll.cli import info_topology
 from smcoll.cli.output import write_json
+from smcoll.cli.page import WIDTH, Column, page_console, sectioned
 from smcoll.kernels import kernels
 from smcoll.launch import launch
 from smcoll.segment import memory_cost
@@ -53,7 +56,7 @@ def info_command(
         return
     if dot_file is not None or plot_file is not None:
         raise typer.BadParameter("--dot and --plot draw what --topology shows: give that, too")
-    console = Console(soft_wrap=True, highlight=False)
+    console = page_console()
     if config:
         settings = configuration.describe()
         if json_file is not None:
@@ -145,12 +148,12 @@ def gather(ranks: int) -> dict:
 
 def print_settings(console: Console, settings: list[dict]) -> None:
     """The table of `smcoll info --config`."""
-    table = Table("setting", "environment variable", "default", "unit", "what it is")
-    for row in settings:
-        table.add_row(row["name"], row["environment"], row["default"], row["unit"],
-                      row["documentation"])
-    console.width = max(console.width, 140)
-    console.print(table)
+    console.print(sectioned(
+        [Column("setting, environment variable", left=True), Column("default", left=True),
+         Column("what it is", left=True, wraps=True)],
+        [("", [[f"{row['name']}\n{row['environment']}",
+                f"{row['default']} {row['unit']}".strip().replace(" ", "\n"),
+                row["documentation"]] for row in settings])]))
 
 
 def print_facts(console: Console, facts: dict) -> None:
@@ -188,20 +191,31 @@ def print_facts(console: Console, facts: dict) -> None:
              f"{size(layout['header'] + layout['control'])} of it before the first large message"),
     ]
     for name, text in lines:
-        console.print(f"[bold]{name:13}[/bold] {text}" if name else f"{'':13} {text}")
-    table = Table("collective", "bytes", "algorithm", "fan-in", "fan-out", "section", "segments",
-                  "why", title=f"algorithms for {facts['ranks']} ranks", title_justify="left")
-    for collective, rows in facts["algorithms"].items():
-        for row in rows:
+        # A file's name stays in one piece, however long.
+        first, *more = textwrap.wrap(text, WIDTH - 14, break_long_words=False,
+                                     break_on_hyphens=False) or [""]
+        console.print(Text.assemble((f"{name:13}", "bold"), f" {first}"), soft_wrap=True)
+        for line in more:
+            console.print(Text(f"{'':13} {line}"), soft_wrap=True)
+    rows = [(collective, row) for collective, rows in facts["algorithms"].items() for row in rows]
+    sections = []
+    for reason, group in itertools.groupby(rows, key=lambda item: item[1]["reason"]):
+        lines_of = []
+        for collective, row in group:
             radices = select.RADICES.get((collective, row["algorithm"]), ())
-            table.add_row(
+            lines_of.append([
                 collective, "any" if row["up_to"] is None else f"up to {size(row['up_to'])}",
                 row["algorithm"],
                 *(str(row[name]) if name in radices else "" for name in ("fan_in", "fan_out")),
                 *(["", ""] if collective == "barrier" else
-                  [size(row["section_bytes"]), str(row["segments"])]), row["reason"])
-    console.width = max(console.width, 120)
-    console.print(table)
+                  [size(row["section_bytes"]), str(row["segments"])])])
+        sections.append((reason, lines_of))
+    console.print()
+    console.print(sectioned(
+        [Column("collective", left=True), Column("bytes", left=True),
+         Column("algorithm", left=True, wraps=True), Column("fan-in"), Column("fan-out"),
+         Column("section"), Column("seg- ments")],
+        sections, f"algorithms for {facts['ranks']} ranks, and why"))
 
 
 def size(number: float) -> str:

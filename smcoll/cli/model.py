@@ -9,6 +9,7 @@ import typer
 
 from smcoll import config
 from smcoll.cli import info, model_output, output, selection
+from smcoll.cli.page import page_console
 from smcoll.topology import hardware, node, synthetic
 from smcoll.tuning import tables
 from smcoll.tuning.model import machine as machines
@@ -60,7 +61,7 @@ def model_command(
         machine = machine_of(topology, params, count)
         rows += predictions(machine, names, chosen, heap)
         changes += crossovers_of(machine, names, chosen, heap)
-    console = output.wide_console()
+    console = page_console()
     for count in counts:
         console.print(model_output.predictions_table(
             [row for row in rows if row["ranks"] == count],

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from smcoll.bench.sweep_job import SweepTask, name_of
-from smcoll.cli import jobs, options, output, selection
+from smcoll.cli import compare_output, jobs, options, output, selection
 from smcoll.cli.output import RADIX_NAMES
+from smcoll.cli.page import Column, page_console, sectioned
 from smcoll.launch import launch
 
 # Those that have several algorithms.
@@ -77,7 +77,7 @@ def sweep_command(
         selection.bytes_list("--segment-sizes", segment_sizes))
     if plot_file is not None:
         output.require_matplotlib()
-    console = output.wide_console()
+    console = page_console()
     if launch.under_mpiexec():
         if ranks or layout:
             raise typer.BadParameter("this is a rank of a job already: leave -n and --layout out")
@@ -108,23 +108,24 @@ def outside_jobs(task: SweepTask, counts: list[int], layouts: list[str | None]) 
 def print_best(console: Console, rows: list[dict]) -> None:
     """For each collective and size: the fastest variant, and how far behind the next algorithm is.
     """
-    table = Table()
-    for name in ("ranks", "layout", "collective", "bytes", "us", "MPI us", "times faster",
-                 "fastest", "segment size", "next algorithm takes"):
-        left = name in ("layout", "collective", "fastest", "next algorithm takes")
-        table.add_column(name, justify="left" if left else "right")
+    sections: dict[tuple, list] = {}
     for (ranks, layout, collective, nbytes), group in grouped(rows):
         best, *others = sorted(group, key=lambda row: row["smcoll_us"])
         second = next((row for row in others if row["algorithm"] != best["algorithm"]), None)
-        behind = (f"{second['smcoll_us'] / best['smcoll_us']:.2f} times as long "
+        behind = (f"{second['smcoll_us'] / best['smcoll_us']:.2f} x "
                   f"({second['algorithm']})") if second else "-"
         radices = {name: best[name] for name in RADIX_NAMES if name in best}
-        table.add_row(
-            str(ranks), layout, collective, str(nbytes), output.microseconds(best["smcoll_us"]),
-            output.microseconds(best["mpi_us"]),
-            output.ratio(best["ratio"], best["ratio_low"], best["ratio_high"]),
-            name_of({"algorithm": best["algorithm"], **radices}), str(best["segment_size"]), behind)
-    console.print(table)
+        sections.setdefault((ranks, layout, collective), []).append([
+            str(nbytes), output.microseconds(best["smcoll_us"]),
+            output.microseconds(best["mpi_us"]), compare_output.ratio_cells(best)[0],
+            name_of({"algorithm": best["algorithm"], **radices}), str(best["segment_size"]),
+            behind])
+    console.print(sectioned(
+        [Column("bytes"), Column("smcoll us"), Column("MPI us"), Column("times faster"),
+         Column("fastest variant", left=True, wraps=True), Column("segment size"),
+         Column("the next algorithm takes", left=True, wraps=True)],
+        [(f"{collective}, {ranks} ranks, binding: {layout}", lines)
+         for (ranks, layout, collective), lines in sections.items()]))
     for row in rows:
         if row["valid"] is False:
             console.print(f"[bold red]wrong:[/bold red] {row['ranks']} ranks: {row['collective']} "

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from smcoll.bench.sweep_nodes_job import COLLECTIVES, FORMS, NodesTask
-from smcoll.cli import jobs, options, output, selection
+from smcoll.cli import compare_output, jobs, options, output, selection
+from smcoll.cli.page import Column, page_console, sectioned
 from smcoll.launch import launch
 
 MOST = 1 << 20  # ranks or nodes: more is a slip of the keyboard
@@ -83,7 +83,7 @@ def sweep_nodes_command(
         if max(nodes) > min(counts):
             raise typer.BadParameter(f"--pretend-nodes {pretended}: a node needs a rank")
         record = outside_jobs(task, counts, nodes, where)
-    print_times(output.wide_console(), record["rows"])
+    print_times(page_console(), record["rows"])
     output.finish(record, json_file, csv_file, plot_file, plot)
 
 
@@ -105,21 +105,21 @@ def outside_jobs(task: NodesTask, counts: list[int], nodes: list[int], where: jo
 def print_times(console: Console, rows: list[dict]) -> None:
     """A line for each point, a column for each form."""
     forms = list(dict.fromkeys(row["algorithm"] for row in rows))
-    table = Table()
-    for name in ("ranks", "nodes", "collective", "bytes", "MPI us", *(f"{one} us" for one in forms),
-                 "fastest", "times faster"):
-        table.add_column(name, justify="left" if name in ("collective", "fastest") else "right")
+    sections: dict[tuple, list] = {}
     for (ranks, nodes, collective, nbytes), group in points_of(rows).items():
         times = {row["algorithm"]: row for row in group if row["valid"] is not False}
         best = min(times.values(), key=lambda row: row["smcoll_us"], default=None)
-        table.add_row(
-            str(ranks), str(nodes), collective, str(nbytes),
-            output.microseconds(group[0]["mpi_us"]),
+        sections.setdefault((ranks, nodes, collective), []).append([
+            str(nbytes), output.microseconds(group[0]["mpi_us"]),
             *(output.microseconds(times[one]["smcoll_us"]) if one in times else "-"
               for one in forms),
             best["algorithm"] if best else "-",
-            output.ratio(best["ratio"], best["ratio_low"], best["ratio_high"]) if best else "-")
-    console.print(table)
+            compare_output.ratio_cells(best)[0] if best else "-"])
+    console.print(sectioned(
+        [Column("bytes"), Column("MPI us"), *(Column(f"{one} us") for one in forms),
+         Column("fastest", left=True, wraps=True), Column("times faster")],
+        [(f"{collective}, {ranks} ranks on {nodes} nodes", lines)
+         for (ranks, nodes, collective), lines in sections.items()]))
     for row in rows:
         if row["valid"] is False:
             console.print(f"[bold red]wrong:[/bold red] {row['ranks']} ranks: {row['collective']} "

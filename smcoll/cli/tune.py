@@ -10,6 +10,7 @@ from rich.console import Console
 from smcoll import config
 from smcoll.bench.tune_job import TuneTask
 from smcoll.cli import jobs, model, model_output, options, output, selection
+from smcoll.cli.page import page_console, prose
 from smcoll.launch import launch
 from smcoll.topology import hardware, node
 from smcoll.tuning import tables
@@ -62,7 +63,7 @@ def tune_command(
                     heap=heap)
     meta = jobs.describe(task, launch.mpi_info())
     record = tune(task, counts, cores, meta)
-    console = output.wide_console()
+    console = page_console()
     for count in counts:
         rows = [row for row in record["rows"] if row["ranks"] == count]
         console.print(model_output.compared_table(rows, f"{count} ranks: predicted beside "
@@ -142,10 +143,9 @@ def machine_with(known: parameters.Parameters, ranks: int) -> machine.Machine:
 def print_verdict(console: Console, rows: list[dict], states: dict) -> None:
     """What LHS ask of a model, and DESIGN of a choice, in one line each."""
     if states["left_out"]:
-        console.print(f"the machine changed its state: {states['left_out']} of {states['rows']} "
-                      "measurements, with lines exchanged in "
-                      f"{states['other_ns']:.0f} instead of {states['ns']:.0f} ns, are left out",
-                      soft_wrap=True)
+        prose(console, f"the machine changed its state: {states['left_out']} of {states['rows']} "
+              "measurements, with lines exchanged in "
+              f"{states['other_ns']:.0f} instead of {states['ns']:.0f} ns, are left out")
     chosen = [row for row in rows if row["chosen"]]
     best = {(row["collective"], row["bytes"]): row["measured_us"] for row in rows if row["best"]}
 
@@ -153,15 +153,14 @@ def print_verdict(console: Console, rows: list[dict], states: dict) -> None:
         return row["measured_us"] / best[row["collective"], row["bytes"]] - 1
 
     by_size = sorted(abs(row["error"]) for row in rows)
-    console.print(f"errors of all {len(rows)} variants: median "
-                  f"{100 * by_size[len(by_size) // 2]:.0f} %, largest {100 * by_size[-1]:.0f} %; "
-                  "of the chosen ones: "
-                  f"{sum(abs(row['error']) <= 0.25 for row in chosen)} of {len(chosen)} within "
-                  "25 %", soft_wrap=True)
+    prose(console, f"errors of all {len(rows)} variants: median "
+              f"{100 * by_size[len(by_size) // 2]:.0f} %, largest {100 * by_size[-1]:.0f} %; "
+              "of the chosen ones: "
+              f"{sum(abs(row['error']) <= 0.25 for row in chosen)} of {len(chosen)} within 25 %")
     usual = [behind(row) for row in rows if row["default"]]
-    console.print(f"chosen: at most {100 * max(map(behind, chosen)):.0f} % behind the best; "
-                  f"built-in defaults: {sum(gap <= 0.25 for gap in usual)} of {len(usual)} within "
-                  f"25 %, at most {100 * max(usual, default=0):.0f} % behind", soft_wrap=True)
+    prose(console, f"chosen: at most {100 * max(map(behind, chosen)):.0f} % behind the best; "
+              f"built-in defaults: {sum(gap <= 0.25 for gap in usual)} of {len(usual)} within "
+              f"25 %, at most {100 * max(usual, default=0):.0f} % behind")
 
 
 def write_table(console: Console, setting: str, record: dict) -> None:

@@ -7,7 +7,10 @@ import itertools
 import pytest
 from rich.console import Console
 
-from smcoll.cli import compare_output, output, selection
+from smcoll import config
+from smcoll.algorithms import ALGORITHMS, RADICES
+from smcoll.cli import compare_output, info, model_output, output, selection, sweep, sweep_nodes
+from smcoll.cli.page import page_console, prose
 
 
 @pytest.mark.parametrize("low, high, standing, style", [
@@ -78,3 +81,51 @@ def test_a_second_job_s_quotients_stand_beside_its_own_times():
     assert (forced["smcoll_us"], forced["mpi_us"], forced["ratio"]) == (100.0, 300.0, 3.0)
     assert forced["distance"] == "far"
     assert (row["smcoll_us"], row["point_to_point_smcoll_us"]) == (10234.0, 100.0)
+
+
+def swept(collective, algorithm, nbytes, **changes):
+    names = RADICES.get((collective, algorithm), ())
+    return measured(collective, nbytes, algorithm=algorithm, segment_size=262144,
+                    layout="mpiexec's own", nodes=2, **dict.fromkeys(names, 16), **changes)
+
+
+def printed_by(function, *arguments) -> list[str]:
+    console = page_console()
+    with console.capture() as captured:
+        function(console, *arguments)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def test_what_commands_print_fits_80_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    points = [(collective, name) for collective in ("bcast", "reduce", "allreduce")
+              for name in ALGORITHMS[collective]]
+    rows = [swept(*point, nbytes) for point in points for nbytes in (8, 4194304)]
+    slower = [row | {"smcoll_us": 20000.0} for row in rows]
+    compared = [row | {"section_bytes": 131072, "measured_us": 10234.0, "predicted_us": 10234.0,
+                       "error": -0.5, "best": True, "default": True, "chosen": True,
+                       "unknown": ""} for row in rows]
+    sizes = selection.sizes("8:4M", 4)
+    model = [row | {"bytes": nbytes, "predicted_us": 10234.0} for row in rows for nbytes in sizes]
+    pages = {
+        "sweep": printed_by(sweep.print_best, rows + slower),
+        "sweep-nodes": printed_by(sweep_nodes.print_times, rows[:8]),
+        "tune": printed_by(lambda console: console.print(
+            model_output.compared_table(compared, "2 ranks"))),
+        "model": printed_by(lambda console: console.print(
+            model_output.predictions_table(model, "2 ranks"))),
+        "compare": printed_by(compare_output.print_how, rows),
+        "info": printed_by(info.print_facts, info.gather(4) | {"mpi": {
+            "family": None, "problem": "there is none"}}),
+        "info --config": printed_by(info.print_settings, config.describe()),
+    }
+    wide = {name: max(map(len, page)) for name, page in pages.items()}
+    assert all(0 < columns <= 80 for columns in wide.values()), wide
+    for name in ("tune", "model"):
+        for _, algorithm in points:
+            assert algorithm in "\n".join(pages[name])
+
+
+def test_file_names_are_not_broken():
+    name = "/" + "folder/" * 20 + "table.json"
+    assert name in printed_by(prose, f"decision table: {name}")
