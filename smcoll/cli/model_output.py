@@ -8,7 +8,7 @@ import typer
 from rich.console import Console, Group
 from rich.text import Text
 
-from smcoll.cli.output import STYLES, microseconds, plot_panels
+from smcoll.cli.output import microseconds, plot_panels, style_of
 from smcoll.cli.page import Column, prose, sectioned
 
 # So many sizes stand side by side in 80 columns, beside an algorithm's name.
@@ -117,8 +117,9 @@ def plot(file: Path, rows: list[dict], title: str) -> None:
 
 def draw(panel, rows: list[dict]) -> None:
     """One colour per algorithm."""
+    anything_measured = any(row.get("measured_us") is not None for row in rows)
     for number, name in enumerate(dict.fromkeys(row["algorithm"] for row in rows)):
-        style = STYLES[number % len(STYLES)]
+        style = style_of(number)
         points = sorted((row["bytes"], row["predicted_us"], row.get("measured_us"))
                         for row in rows if row["algorithm"] == name)
         panel.plot([point[0] for point in points], [point[1] for point in points], label=name,
@@ -126,6 +127,11 @@ def draw(panel, rows: list[dict]) -> None:
         measured = [point for point in points if point[2] is not None]
         panel.plot([point[0] for point in measured], [point[2] for point in measured],
                    color=style["color"], marker=style["marker"], linestyle="", markersize=4)
+    # What lines and points are, in the legend of each panel.
+    panel.plot([], [], color="0.4", linestyle="-", label="line: predicted")
+    if anything_measured:
+        panel.plot([], [], color="0.4", marker="o", linestyle="", markersize=4,
+                   label="point: measured")
     panel.set(xscale="log", yscale="log", xlabel="bytes", ylabel="µs per call")
     panel.grid(True, which="major", linewidth=0.4)
     panel.legend(fontsize="x-small")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 
 import typer
 from rich.console import Console
@@ -20,6 +23,16 @@ STYLES = [
         ("#CC79A7", "D", "-."), ("#E69F00", "v", "-"), ("#56B4E9", "P", "--"),
         ("#000000", "x", ":"), ("#F0E442", "*", "-."))
 ]
+
+DASHES = ("-", "--", ":", "-.")
+
+
+def style_of(number: int) -> dict[str, str]:
+    """Of the so-manieth series: beyond eight, colours come back with other markers and dashes."""
+    again = number // len(STYLES)
+    return {"color": STYLES[number % len(STYLES)]["color"],
+            "marker": STYLES[(number + again) % len(STYLES)]["marker"],
+            "linestyle": DASHES[(number + again) % len(DASHES)]}
 
 
 def write_json(file: Path, content: dict) -> None:
@@ -126,10 +139,9 @@ def curves_of(rows: list[dict]) -> dict[str, list[dict]]:
         if row.get(f"{prefix}_us") is None:
             return
         us = row[f"{prefix}_us"]
-        point = {"bytes": row["bytes"], "us": us, "min": row.get(f"{prefix}_us_min", us),
-                 "max": row.get(f"{prefix}_us_max", us)}
-        if point not in curves.setdefault(name, []):
-            curves[name].append(point)
+        curves.setdefault(name, []).append({
+            "bytes": row["bytes"], "us": us, "min": row.get(f"{prefix}_us_min", us),
+            "max": row.get(f"{prefix}_us_max", us)})
 
     several = len({row["algorithm"] for row in rows if row["bytes"] == rows[0]["bytes"]}) > 1
     for row in rows:
@@ -140,8 +152,20 @@ def curves_of(rows: list[dict]) -> dict[str, list[dict]]:
                 add(peer, {"bytes": row["bytes"], **figures}, "mpi")
         else:
             add("MPI", row, "mpi")
-            add("MPI, point-to-point", row, "point_to_point")
-    return curves
+            add("MPI, point-to-point (another job)", row, "point_to_point")
+    return {name: one_for_each_size(points) for name, points in curves.items()}
+
+
+def one_for_each_size(points: list[dict]) -> list[dict]:
+    """Points by size: a curve has one, where the same was measured several times their median."""
+    sizes = sorted({point["bytes"] for point in points})
+    found = []
+    for nbytes in sizes:
+        same = [point for point in points if point["bytes"] == nbytes]
+        found.append({"bytes": nbytes, "us": median(point["us"] for point in same),
+                      "min": min(point["min"] for point in same),
+                      "max": max(point["max"] for point in same)})
+    return found
 
 
 def draw_curves(panel, curves: dict[str, list[dict]], names: Sequence[str] = ()) -> None:
@@ -151,7 +175,7 @@ def draw_curves(panel, curves: dict[str, list[dict]], names: Sequence[str] = ())
     """
     names = list(dict.fromkeys([*names, *curves]))
     for name, points in curves.items():
-        style = STYLES[names.index(name) % len(STYLES)]
+        style = style_of(names.index(name))
         sizes = [point["bytes"] for point in points]
         panel.plot(sizes, [point["us"] for point in points], label=name, markersize=4, **style)
         panel.fill_between(sizes, [point["min"] for point in points],
@@ -162,12 +186,22 @@ def draw_curves(panel, curves: dict[str, list[dict]], names: Sequence[str] = ())
     panel.legend(fontsize="small")
 
 
+MOST_SIDE_BY_SIDE = 4
+
+
+def columns_for(panels: int) -> int:
+    """As many side by side as keep a figure readable: a row of four, or about a square."""
+    return panels if panels <= MOST_SIDE_BY_SIDE else max(MOST_SIDE_BY_SIDE,
+                                                          math.ceil(math.sqrt(panels)))
+
+
 def new_figure(rows_of_panels: int, columns: int, title: str):
     """(figure, its panels)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.2 * columns, 3.4 * rows_of_panels + 0.4), layout="constrained")
-    figure.suptitle(title, fontsize="medium")
+    # A long title breaks rather than widen a figure of one panel.
+    figure.suptitle(title, fontsize="medium", wrap=True)
     return figure, figure.subplots(rows_of_panels, columns, squeeze=False)
 
 
@@ -184,12 +218,17 @@ def plot_panels(file: Path, rows: list[dict], title: str,
     """A figure with ``draw(panel, rows)`` for each rank count and collective."""
     counts = sorted({row["ranks"] for row in rows})
     collectives = list(dict.fromkeys(row["collective"] for row in rows))
-    figure, panels = new_figure(len(counts), len(collectives), title)
-    for row_of_panels, ranks in zip(panels, counts, strict=True):
-        for panel, collective in zip(row_of_panels, collectives, strict=True):
-            draw(panel, [row for row in rows
-                         if row["ranks"] == ranks and row["collective"] == collective])
-            panel.set_title(f"{collective}, {ranks} ranks", fontsize="small")
+    cases = list(itertools.product(counts, collectives))
+    # Few collectives: one below the other with more ranks.
+    columns = (len(collectives) if len(collectives) <= MOST_SIDE_BY_SIDE
+               else columns_for(len(cases)))
+    figure, panels = new_figure(math.ceil(len(cases) / columns), columns, title)
+    for panel, (ranks, collective) in zip(panels.flat, cases, strict=False):
+        draw(panel, [row for row in rows
+                     if row["ranks"] == ranks and row["collective"] == collective])
+        panel.set_title(f"{collective}, {ranks} ranks", fontsize="small")
+    for panel in list(panels.flat)[len(cases):]:
+        panel.remove()
     figure.savefig(file, dpi=150)
 
 
@@ -202,8 +241,12 @@ def plot_sweep(file: Path, rows: list[dict], title: str) -> None:
                                if row["collective"] != "barrier"))
     if not cases:
         raise typer.BadParameter("--plot draws time against size: a barrier has none")
-    figure, panels = new_figure(2, len(cases), title)
-    for (above, below), (collective, ranks, layout) in zip(panels.T, cases, strict=True):
+    columns = columns_for(len(cases))
+    figure, panels = new_figure(2 * math.ceil(len(cases) / columns), columns, title)
+    places = [(panels[2 * (number // columns)][number % columns],
+               panels[2 * (number // columns) + 1][number % columns])
+              for number in range(len(panels) // 2 * columns)]
+    for (above, below), (collective, ranks, layout) in zip(places, cases, strict=False):
         chosen = [row for row in rows if (row["collective"], row["ranks"], row["layout"])
                   == (collective, ranks, layout)]
         best: dict[tuple, dict] = {}
@@ -212,6 +255,9 @@ def plot_sweep(file: Path, rows: list[dict], title: str) -> None:
         draw_curves(above, curves_of(sorted(best.values(), key=lambda row: row["bytes"])))
         above.set_title(f"{collective}, {ranks} ranks, {layout}", fontsize="small")
         draw_radices(below, chosen)
+    for above, below in places[len(cases):]:
+        above.remove()
+        below.remove()
     figure.savefig(file, dpi=150)
 
 
@@ -221,22 +267,31 @@ RADIX_NAMES = {"fan_in": "fan-in", "fan_out": "fan-out", "arity": "n of n-ary tr
 
 def draw_radices(panel, rows: list[dict]) -> None:
     """Time against radix, for trees, at the best segment size; 1 is each message size's best."""
-    names = [name for name in RADIX_NAMES if any(name in row for row in rows)]
-    panel.set(xlabel="radix" if names else "no tree was swept",
-              ylabel="time / time of the best radix")
-    if not names:
+    curves = radix_curves(rows)
+    if not curves:
+        panel.set_axis_off()
+        panel.text(0.5, 0.5, "no tree with several radices was swept", ha="center", va="center",
+                   fontsize="small")
         return
-    cases = [(name, nbytes) for name in names
-             for nbytes in sorted({row["bytes"] for row in rows if name in row})]
-    for number, (name, nbytes) in enumerate(cases):
-        times: dict[int, float] = {}
-        for row in rows:
-            if row["bytes"] == nbytes and name in row:
-                times[row[name]] = min(row["smcoll_us"], times.get(row[name], float("inf")))
-        radices = sorted(times)
+    for number, ((name, nbytes), times) in enumerate(curves.items()):
         best = min(times.values())
-        panel.plot(radices, [times[radix] / best for radix in radices],
-                   label=f"{RADIX_NAMES[name]}, {nbytes} B", markersize=4,
-                   **STYLES[number % len(STYLES)])
+        panel.plot(list(times), [us / best for us in times.values()],
+                   label=f"{RADIX_NAMES[name]}, {nbytes} B", markersize=4, **style_of(number))
+    panel.set(xlabel="radix", ylabel="time / time of the best radix",
+              xticks=sorted({radix for times in curves.values() for radix in times}))
     panel.grid(True, which="major", linewidth=0.4)
     panel.legend(fontsize="small")
+
+
+def radix_curves(rows: list[dict]) -> dict[tuple[str, int], dict[int, float]]:
+    """(parameter, bytes) -> radix -> µs of the best variant. One radix alone is no curve."""
+    curves: dict[tuple[str, int], dict[int, float]] = {}
+    for name in RADIX_NAMES:
+        for nbytes in sorted({row["bytes"] for row in rows if name in row}):
+            times: dict[int, float] = {}
+            for row in rows:
+                if row["bytes"] == nbytes and name in row:
+                    times[row[name]] = min(row["smcoll_us"], times.get(row[name], math.inf))
+            if len(times) > 1:
+                curves[name, nbytes] = dict(sorted(times.items()))
+    return curves

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 
 import pytest
 from rich.console import Console
@@ -129,3 +130,55 @@ def test_what_commands_print_fits_80_columns(monkeypatch):
 def test_file_names_are_not_broken():
     name = "/" + "folder/" * 20 + "table.json"
     assert name in printed_by(prose, f"decision table: {name}")
+
+
+# ---------------------------------------------------------------------- figures
+
+
+def size_of_figure(file) -> tuple[int, int]:
+    """(width, height) of a PNG in pixels."""
+    return struct.unpack(">II", file.read_bytes()[16:24])
+
+
+@pytest.mark.parametrize("counts", [(2,), (2, 4)])
+def test_a_figure_of_all_collectives_is_a_grid(tmp_path, counts):
+    pytest.importorskip("matplotlib")
+    rows = [measured(name, nbytes, ranks=ranks) for ranks in counts
+            for name in selection.COLLECTIVES for nbytes in (8, 4096)]
+    output.plot(tmp_path / "all.png", rows, "title")
+    width, height = size_of_figure(tmp_path / "all.png")
+    assert width < 6000 and height < 6000 and 0.4 < width / height < 2
+
+
+def test_more_than_eight_series_look_different():
+    looks = [tuple(output.style_of(number).values()) for number in range(40)]
+    assert len(set(looks)) == 40
+
+
+def test_a_curve_has_one_point_for_each_size():
+    """The best variants of several sizes come from jobs whose MPI took other times."""
+    rows = [measured("bcast", nbytes, algorithm=name, mpi_us=us)
+            for nbytes, name, us in ((64, "fan_out", 3.0), (64, "n_ary", 5.0), (8, "n_ary", 2.0))]
+    points = output.curves_of(rows)["MPI"]
+    assert [(point["bytes"], point["us"]) for point in points] == [(8, 2.0), (64, 4.0)]
+
+
+def test_one_radix_alone_is_not_drawn(tmp_path):
+    one = [swept("reduce", "fan_in", nbytes) for nbytes in (8, 4096)]
+    assert output.radix_curves(one) == {}
+    several = [row | {"fan_in": radix} for row in one for radix in (4, 2)]
+    assert [list(times) for times in output.radix_curves(several).values()] == [[2, 4], [2, 4]]
+    pytest.importorskip("matplotlib")
+    output.plot_sweep(tmp_path / "sweep.svg", one, "title")
+    assert (tmp_path / "sweep.svg").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_figure_of_the_model_says_what_is_predicted(known):
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    panel = figure.subplots()
+    model_output.draw(panel, [
+        {"algorithm": "tiled", "bytes": nbytes, "predicted_us": 1.0} | (
+            {"measured_us": 1.1} if known else {}) for nbytes in (8, 64)])
+    texts = [text.get_text() for text in panel.get_legend().get_texts()]
+    assert "line: predicted" in texts and ("point: measured" in texts) is known
