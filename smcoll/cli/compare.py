@@ -80,8 +80,7 @@ def compare_command(
     on however many nodes they are.
     """
     where = jobs.Where(layout, selection.hosts(hosts, host_file))
-    if plot_file is not None:
-        output.require_matplotlib()
+    output.check_files(json=json_file, csv=csv_file, plot=plot_file)
     names = selection.collectives(collectives)
     dtype = selection.element_type(element)
     limit = selection.bytes_list("-M", memory)[0] if memory else (
@@ -141,17 +140,21 @@ def outside_jobs(console: Console, task: CompareTask, counts: list[int], where: 
     for count in counts:
         total = task.rows() * (2 if forced else 1)
         with jobs.progress_bar(f"{count} ranks", total) as advance:
-            rows, job = jobs.run_job(task, count, where, known[setting].environment, advance)
-            if forced:
-                others, _ = jobs.run_job(task, count, where, forced, advance)
-                for row, other in zip(rows, others, strict=True):
+            rows, job = jobs.run_until_stopped(
+                task, count, where, known[setting].environment, advance, meta)
+            if forced and not meta.get("partial"):
+                others, _ = jobs.run_until_stopped(task, count, where, forced, advance, meta)
+                for row, other in zip(rows, others, strict=not meta.get("partial")):
                     compare_output.add_forced(row, other)
         add_limits(rows, limits)
         record["rows"] += rows
         meta["jobs"].append(job)
-        print_table(console, meta, job, rows, full)
-        if forced:
+        if rows:
+            print_table(console, meta, job, rows, full)
+        if any("point_to_point_us" in row for row in rows):
             print_table(console, meta, job, rows, full, forced=True)
+        if meta.get("partial"):
+            break
     return record
 
 

@@ -19,7 +19,7 @@ from rich.text import Text
 from smcoll import config as configuration
 from smcoll.base import __version__
 from smcoll.cli import info_topology
-from smcoll.cli.output import write_json
+from smcoll.cli.output import check_files, write_json
 from smcoll.cli.page import WIDTH, Column, page_console, sectioned
 from smcoll.kernels import kernels
 from smcoll.launch import launch
@@ -49,6 +49,7 @@ def info_command(
         "matplotlib.")] = None,
 ) -> None:
     """Show MPI, cores, shared memory, segment layout and chosen algorithms."""
+    check_files(json=json_file, dot=dot_file, plot=plot_file)
     if topology:
         if config:
             raise typer.BadParameter("--topology and --config are different tables")

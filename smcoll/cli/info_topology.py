@@ -19,8 +19,6 @@ def show(ranks: int | None, json_file: Path | None, dot_file: Path | None,
 
     Of this process alone; of a job of ``ranks`` ranks, started here; under mpiexec, of that job.
     """
-    if plot_file is not None:
-        output.require_matplotlib()
     if ranks is not None:
         if launch.under_mpiexec():
             raise typer.BadParameter("this is a rank of a job already: leave -n out")

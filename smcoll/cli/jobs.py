@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -49,9 +50,36 @@ class Where:
                 *(["--hosts", ",".join(map(str, self.hosts))] if self.hosts else [])]
 
 
+class Stopped(Exception):
+    """Ctrl-C, SIGTERM or SIGHUP while a job ran: what it had measured by then."""
+
+    def __init__(self, rows: list[dict], error: BaseException):
+        super().__init__()
+        self.rows = rows
+        self.by, self.exit_code = stopped_by(error)
+
+
+def stopped_by(error: BaseException) -> tuple[str, int]:
+    """(what somebody did, a shell's exit code for it)."""
+    if isinstance(error, launch.Terminated):
+        return error.signal, error.code
+    return "Ctrl-C", 128 + signal.SIGINT
+
+
+def run_until_stopped(task, ranks: int, where: Where, environment: dict[str, str],
+                      advance: Callable[[dict], None], meta: dict) -> tuple[list[dict], dict]:
+    """As ``run_job``; where it is stopped, the rows so far, and ``meta`` says ``partial``."""
+    try:
+        return run_job(task, ranks, where, environment, advance)
+    except Stopped as stop:
+        meta["partial"], meta["exit_code"] = stop.by, stop.exit_code
+        return stop.rows, {"ranks": ranks, "nodes": [], "left_out": [], "partial": True}
+
+
 def run_job(task, ranks: int, where: Where, environment: dict[str, str],
             advance: Callable[[dict], None]) -> tuple[list[dict], dict]:
-    """One mpiexec. Returns the rows, and the facts about the job that belong to its record.
+    """One mpiexec. Returns the rows, and the facts about the job that belong to its record; raises
+    ``Stopped`` where somebody ends it.
 
     The task goes to the ranks as an argument and the rows come back on rank 0's standard output,
     since ranks on other hosts share no folder with this process.
@@ -60,13 +88,17 @@ def run_job(task, ranks: int, where: Where, environment: dict[str, str],
     description = json.dumps({"kind": f"{kind.__module__}:{kind.__name__}", "task": asdict(task)})
     with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as errors:
         records = RecordReader(printed, advance)
-        with launch.job(ranks, launch.own_command("measure-rank", description),
-                        layout=where.layout, hosts=where.hosts,
-                        environment={**ONE_THREAD, **environment}, stdout=printed, stderr=errors,
-                        stdin=subprocess.DEVNULL) as process:
-            while process.poll() is None:
-                records.read()
-                time.sleep(POLL_SECONDS)
+        try:
+            with launch.job(ranks, launch.own_command("measure-rank", description),
+                            layout=where.layout, hosts=where.hosts,
+                            environment={**ONE_THREAD, **environment}, stdout=printed,
+                            stderr=errors, stdin=subprocess.DEVNULL) as process:
+                while process.poll() is None:
+                    records.read()
+                    time.sleep(POLL_SECONDS)
+        except (KeyboardInterrupt, launch.Terminated) as error:
+            records.read()
+            raise Stopped([row for row in records.found if "meta" not in row], error) from None
         records.read()
         errors.seek(0)
         text = "\n".join([*records.others, errors.read().strip()]).strip()

@@ -53,8 +53,7 @@ def model_command(
     """
     names = collectives_of(collectives)
     chosen = selection.sizes(sizes, factor, size_list, 8)
-    if plot_file is not None:
-        output.require_matplotlib()
+    output.check_files(json=json_file, csv=csv_file, plot=plot_file)
     rows, changes = [], []
     counts = selection.rank_counts(ranks) if ranks or not topology else [cores_of(topology)]
     for count in counts:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
+from typing import NoReturn
 
 import typer
 from rich.console import Console
@@ -24,6 +25,7 @@ STYLES = [
         ("#000000", "x", ":"), ("#F0E442", "*", "-."))
 ]
 
+MOST_BANDS = 6
 DASHES = ("-", "--", ":", "-.")
 
 
@@ -51,17 +53,67 @@ def write_csv(file: Path, rows: list[dict]) -> None:
              for name, value in row.items()} for row in rows)
 
 
+def check_files(**files: Path | None) -> None:
+    """Whether files can be written, before hours are spent on what they are for.
+
+    The names are those of the options: ``json=...`` is ``--json``.
+    """
+    for option, file in files.items():
+        if file is None:
+            continue
+        if option == "plot":
+            require_matplotlib()
+            from matplotlib.figure import Figure
+
+            known = sorted(Figure().canvas.get_supported_filetypes())
+            if file.suffix[1:].lower() not in known:
+                raise typer.BadParameter(f"--plot {file}: its name ends in none of "
+                                         f".{', .'.join(known)}")
+        try:
+            _try_to_write(file)
+        except OSError as error:
+            raise typer.BadParameter(f"--{option} {file}: {error.strerror}") from None
+
+
+def _try_to_write(file: Path) -> None:
+    """OSError where it can't be. What is there stays as it is."""
+    if file.exists() and not file.is_file() and not file.is_dir():
+        return                         # a device or a pipe: opening one may do something
+    new = not file.exists()
+    with open(file, "ab"):
+        pass
+    if new:
+        file.unlink(missing_ok=True)
+
+
 def finish(record: dict, json_file: Path | None, csv_file: Path | None, plot_file: Path | None,
            draw: Callable[[Path, list[dict], str], None]) -> None:
-    """Write the files that were asked for; exit code 1 when a result of smcoll's was wrong."""
+    """Write the files that were asked for; exit code 1 when a result of smcoll's was wrong.
+
+    What was stopped is written as well, and marked: ``partial`` in the JSON's meta, and in each
+    row.
+    """
+    stopped = record["meta"].get("partial")
+    if stopped:
+        record["rows"] = [row | {"partial": True} for row in record["rows"]]
     if json_file is not None:
         write_json(json_file, record)
     if csv_file is not None:
         write_csv(csv_file, record["rows"])
-    if plot_file is not None:
+    if plot_file is not None and (record["rows"] or not stopped):
         draw(plot_file, record["rows"], title_of(record["meta"]))
+    if stopped:
+        tell_partial(record["meta"], len(record["rows"]), json_file, csv_file, plot_file)
     if any(row["valid"] is False for row in record["rows"]):
         raise typer.Exit(1)
+
+
+def tell_partial(meta: dict, rows: int, *files: Path | None) -> NoReturn:
+    """That, and where, only a part was measured; ends with a shell's code for the signal."""
+    named = [str(file) for file in files if file is not None]
+    typer.echo(f"smcoll: stopped by {meta['partial']}: {rows} rows were measured"
+               + (f"; {', '.join(named)}: partial" if named else ""), err=True)
+    raise typer.Exit(meta["exit_code"])
 
 
 def microseconds(value: float | None) -> str:
@@ -90,6 +142,8 @@ def ratio(value: float | None, low: float | None, high: float | None) -> Text:
 def ranks_and_nodes(job: dict) -> str:
     """``8 ranks on 2 cores (ranks outnumber cores)``, ``8 ranks on 2 nodes (4, 4) of 2 cores``."""
     nodes = job["nodes"]
+    if not nodes:                      # a job that was stopped has not told
+        return f"{job['ranks']} ranks"
     cores = [node["cores"] for node in nodes]
     crowded = any(len(node["ranks"]) > node["cores"] for node in nodes)
     crowd = " (ranks outnumber cores)" if crowded else ""
@@ -128,7 +182,8 @@ def require_matplotlib() -> None:
 def title_of(meta: dict) -> str:
     """One line above a figure."""
     mpi = [meta["mpi"]["title"]] if "mpi" in meta else []
-    return ", ".join([*mpi, meta["machine"]["processor"], meta["date"][:10]])
+    partial = ["partial"] if meta.get("partial") else []
+    return ", ".join([*mpi, meta["machine"]["processor"], meta["date"][:10], *partial])
 
 
 def curves_of(rows: list[dict]) -> dict[str, list[dict]]:
@@ -169,7 +224,7 @@ def one_for_each_size(points: list[dict]) -> list[dict]:
 
 
 def draw_curves(panel, curves: dict[str, list[dict]], names: Sequence[str] = ()) -> None:
-    """Time against size, log-log; bands: slowest and fastest block.
+    """Time against size, log-log; bands, where curves are few: slowest and fastest block.
 
     ``names``: of all panels' curves, so that a name looks the same in each.
     """
@@ -178,12 +233,22 @@ def draw_curves(panel, curves: dict[str, list[dict]], names: Sequence[str] = ())
         style = style_of(names.index(name))
         sizes = [point["bytes"] for point in points]
         panel.plot(sizes, [point["us"] for point in points], label=name, markersize=4, **style)
+        if len(curves) > MOST_BANDS:
+            continue
         panel.fill_between(sizes, [point["min"] for point in points],
                            [point["max"] for point in points], alpha=0.2, linewidth=0,
                            color=style["color"])
     panel.set(xscale="log", yscale="log", xlabel="bytes", ylabel="µs per call")
     panel.grid(True, which="major", linewidth=0.4)
-    panel.legend(fontsize="small")
+    add_legend(panel)
+
+
+def add_legend(panel) -> None:
+    """In the panel; many names stand below it."""
+    if len(panel.get_legend_handles_labels()[0]) <= MOST_BANDS:
+        panel.legend(fontsize="small")
+    else:
+        panel.legend(fontsize="x-small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))
 
 
 MOST_SIDE_BY_SIDE = 4
@@ -242,10 +307,12 @@ def plot_sweep(file: Path, rows: list[dict], title: str) -> None:
     if not cases:
         raise typer.BadParameter("--plot draws time against size: a barrier has none")
     columns = columns_for(len(cases))
-    figure, panels = new_figure(2 * math.ceil(len(cases) / columns), columns, title)
-    places = [(panels[2 * (number // columns)][number % columns],
-               panels[2 * (number // columns) + 1][number % columns])
-              for number in range(len(panels) // 2 * columns)]
+    # The lower row only where somebody has several radices.
+    high = 2 if radix_curves(rows) else 1
+    figure, panels = new_figure(high * math.ceil(len(cases) / columns), columns, title)
+    places = [(panels[high * (number // columns)][number % columns],
+               panels[high * (number // columns) + high - 1][number % columns])
+              for number in range(len(panels) // high * columns)]
     for (above, below), (collective, ranks, layout) in zip(places, cases, strict=False):
         chosen = [row for row in rows if (row["collective"], row["ranks"], row["layout"])
                   == (collective, ranks, layout)]
@@ -254,10 +321,11 @@ def plot_sweep(file: Path, rows: list[dict], title: str) -> None:
             best[row["bytes"], row["algorithm"]] = row
         draw_curves(above, curves_of(sorted(best.values(), key=lambda row: row["bytes"])))
         above.set_title(f"{collective}, {ranks} ranks, {layout}", fontsize="small")
-        draw_radices(below, chosen)
-    for above, below in places[len(cases):]:
-        above.remove()
-        below.remove()
+        if below is not above:
+            draw_radices(below, chosen)
+    for place in places[len(cases):]:
+        for panel in dict.fromkeys(place):
+            panel.remove()
     figure.savefig(file, dpi=150)
 
 
@@ -280,7 +348,7 @@ def draw_radices(panel, rows: list[dict]) -> None:
     panel.set(xlabel="radix", ylabel="time / time of the best radix",
               xticks=sorted({radix for times in curves.values() for radix in times}))
     panel.grid(True, which="major", linewidth=0.4)
-    panel.legend(fontsize="small")
+    add_legend(panel)
 
 
 def radix_curves(rows: list[dict]) -> dict[tuple[str, int], dict[int, float]]:

@@ -16,9 +16,10 @@ import typer
 from rich.console import Console
 
 from smcoll.bench.compare_job import CompareTask
-from smcoll.cli import compare_output, info
+from smcoll.cli import compare_output, info, jobs
 from smcoll.cli.jobs import Where
 from smcoll.cli.page import prose
+from smcoll.launch import launch
 
 # Asked of each environment's Python: which MPI it has, and in which settings it is to be measured.
 _PROBE = """\
@@ -33,19 +34,23 @@ print(json.dumps([mpi.title, list(mpi_settings.settings(mpi.family, several_node
 def compare_peers(task: CompareTask, environments: list[str], counts: list[int],
                   where: Where) -> dict:
     """Measure in every environment and setting. The record: merged rows, and each peer's own."""
-    jobs: dict[str, tuple[str, str]] = {}
+    found: dict[str, tuple[str, str]] = {}
     for environment in environments:
         title, settings = probe(environment, bool(where.hosts))
-        if title in jobs:
-            raise typer.BadParameter(f"--peers {environment}: {title} is in {jobs[title][0]} too")
+        if title in found:
+            raise typer.BadParameter(f"--peers {environment}: {title} is in {found[title][0]} too")
         for setting in settings:
-            jobs[title if setting == "default" else f"{title} {setting}"] = environment, setting
+            found[title if setting == "default" else f"{title} {setting}"] = environment, setting
     peers: dict[str, dict] = {}
-    for name, (environment, setting) in jobs.items():
+    for name, (environment, setting) in found.items():
         print(f"measuring {name}", file=sys.stderr, flush=True)
         peers[name] = measure_peer(task, environment, setting, counts, where)
+        if peers[name]["meta"].get("partial"):
+            break
+    stopped = {key: record["meta"][key] for record in peers.values()
+               for key in ("partial", "exit_code") if key in record["meta"]}
     return {
-        "meta": {
+        "meta": stopped | {
             "command": ["smcoll", *sys.argv[1:]],
             "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "machine": info.machine_facts(),
@@ -94,15 +99,27 @@ def measure_peer(task: CompareTask, environment: str, setting: str, counts: list
             "-c" if settings["validate"] else "-C", "--no-point-to-point",
             "--mpi-setting", setting, "--json", file,
             *(["--heap"] if task.heap else []), *where.options()]
-        result = subprocess.run(
-            [python_of(environment), "-m", "smcoll", "compare", *map(str, options)],
-            stdout=subprocess.DEVNULL, stderr=None if sys.stderr.isatty() else subprocess.PIPE,
-            text=True, check=False)
+        errors, stop = "", None
+        with launch.signals_as_exceptions(), subprocess.Popen(
+                [python_of(environment), "-m", "smcoll", "compare", *map(str, options)],
+                stdout=subprocess.DEVNULL, stderr=None if sys.stderr.isatty() else subprocess.PIPE,
+                text=True, preexec_fn=launch.end_with_parent) as process:
+            try:
+                _, errors = process.communicate()
+            except (KeyboardInterrupt, launch.Terminated) as error:
+                # It writes what it has by then.
+                stop = error
+                launch.end(process, error, 15)
         # 1 with a file: a result of smcoll's was wrong, which the rows say.
         if not file.exists():
+            if stop is not None:
+                raise stop
             raise typer.BadParameter(f"--peers {environment}: smcoll compare failed there with "
-                                     f"exit code {result.returncode}\n{result.stderr or ''}")
-        return json.loads(file.read_text())
+                                     f"exit code {process.returncode}\n{errors or ''}")
+        record = json.loads(file.read_text())
+        if stop is not None:
+            record["meta"]["partial"], record["meta"]["exit_code"] = jobs.stopped_by(stop)
+        return record
 
 
 def merge(rows_of: dict[str, list[dict]]) -> list[dict]:

@@ -75,8 +75,7 @@ def sweep_command(
         [] if "auto" in wanted else wanted, selection.radices("--fan-in", fan_in),
         selection.radices("--fan-out", fan_out), selection.arities("--arity", arity),
         selection.bytes_list("--segment-sizes", segment_sizes))
-    if plot_file is not None:
-        output.require_matplotlib()
+    output.check_files(json=json_file, csv=csv_file, plot=plot_file)
     console = page_console()
     if launch.under_mpiexec():
         if ranks or layout:
@@ -99,9 +98,12 @@ def outside_jobs(task: SweepTask, counts: list[int], layouts: list[str | None]) 
     for count, layout in itertools.product(counts, layouts):
         title = f"{count} ranks" + (f", {layout}" if layout else "")
         with jobs.progress_bar(title, task.rows(count)) as advance:
-            rows, job = jobs.run_job(task, count, jobs.Where(layout), {}, advance)
+            rows, job = jobs.run_until_stopped(
+                task, count, jobs.Where(layout), {}, advance, meta)
         record["rows"] += [row | {"layout": layout or "mpiexec's own"} for row in rows]
         meta["jobs"].append(job)
+        if meta.get("partial"):
+            break
     return record
 
 

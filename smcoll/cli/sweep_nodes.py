@@ -61,8 +61,7 @@ def sweep_nodes_command(
         selection.known_names("--forms", forms, tuple(FORMS)),
         selection.numbers_of("ranks", "--network-ranks", network_ranks, MOST) if network_ranks
         else [0])
-    if plot_file is not None:
-        output.require_matplotlib()
+    output.check_files(json=json_file, csv=csv_file, plot=plot_file)
     where = jobs.Where(None, selection.hosts(hosts, host_file))
     counts = selection.rank_counts(ranks, where.hosts)
     nodes = (selection.numbers_of("nodes", "--pretend-nodes", pretended, MOST) if pretended
@@ -93,9 +92,12 @@ def outside_jobs(task: NodesTask, counts: list[int], nodes: list[int], where: jo
     for count, pretended in itertools.product(counts, nodes):
         one = replace(task, pretended_nodes=pretended)
         with jobs.progress_bar(f"{count} ranks", one.rows()) as advance:
-            rows, job = jobs.run_job(one, count, where, {}, advance)
+            rows, job = jobs.run_until_stopped(
+                one, count, where, {}, advance, record["meta"])
         record["rows"] += rows
         record["meta"]["jobs"].append(job)
+        if record["meta"].get("partial"):
+            break
     return record
 
 

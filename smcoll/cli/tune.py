@@ -53,8 +53,7 @@ def tune_command(
     counts = selection.rank_counts(ranks)
     if min(counts) < 2:
         raise typer.BadParameter(f"-n {ranks}: a collective needs 2 ranks")
-    if plot_file is not None:
-        output.require_matplotlib()
+    output.check_files(json=json_file, csv=csv_file, plot=plot_file)
     cores = len(launch.cores(node.allowed_cpus()))
     if cores < 2:
         raise typer.BadParameter("one core alone has no distance to measure")
@@ -63,6 +62,12 @@ def tune_command(
                     heap=heap)
     meta = jobs.describe(task, launch.mpi_info())
     record = tune(task, counts, cores, meta)
+    if meta.get("partial"):
+        if json_file is not None:
+            output.write_json(json_file, record)
+        if csv_file is not None:
+            output.write_csv(csv_file, record["measured"])
+        output.tell_partial(meta, len(record["measured"]), json_file, csv_file)
     console = page_console()
     for count in counts:
         rows = [row for row in record["rows"] if row["ranks"] == count]
@@ -83,7 +88,11 @@ def tune_command(
 
 def tune(task: TuneTask, counts: list[int], cores: int, meta: dict) -> dict:
     """Jobs, parameters, predictions, tables: everything that is not printing."""
-    measured = {count: run(task, count, meta) for count in counts}
+    measured = {}
+    for count in counts:
+        measured[count] = run(task, count, meta)
+        if meta.get("partial"):
+            return only_measured(measured, meta)
     alone = [count for count in counts if count <= cores]
     if cores in alone or not counts:
         base = measured[cores]
@@ -92,6 +101,8 @@ def tune(task: TuneTask, counts: list[int], cores: int, meta: dict) -> dict:
         few = TuneTask(["barrier", "bcast", "reduce", "allreduce"], [8, 512, 4096], task.settings,
                        task.rounds, cores, config=task.config)
         base = run(few, cores, meta)
+        if meta.get("partial"):
+            return only_measured(measured, meta)
     known = parameters_from(base, cores, meta)
     record: dict = {"meta": meta, "rows": [], "crossovers": [], "tables": [], "states": {},
                     "measured": [row for rows, _ in measured.values() for row in rows]}
@@ -112,11 +123,19 @@ def tune(task: TuneTask, counts: list[int], cores: int, meta: dict) -> dict:
     return record
 
 
+def only_measured(measured: dict[int, tuple[list[dict], dict]], meta: dict) -> dict:
+    """The record of what was stopped: what was measured, and no table made of it."""
+    rows = [row | {"partial": True} for rows, _ in measured.values() for row in rows]
+    return {"meta": meta, "rows": [], "crossovers": [], "tables": [], "states": {},
+            "measured": rows}
+
+
 def run(task: TuneTask, count: int, meta: dict) -> tuple[list[dict], dict]:
     """One job; ranks on cores of their own are bound, so that distances are known."""
     layout = "compact" if count <= task.cores else None
     with jobs.progress_bar(f"{count} ranks", task.rows(count)) as advance:
-        rows, facts = jobs.run_job(task, count, jobs.Where(layout), {}, advance)
+        rows, facts = jobs.run_until_stopped(
+            task, count, jobs.Where(layout), {}, advance, meta)
     meta["jobs"].append(facts)
     return rows, facts
 
