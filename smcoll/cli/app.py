@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from smcoll.base import __version__
 from smcoll.cli import compare, info, model, run, sweep, sweep_nodes, top, tune
 from smcoll.cli.run_program import run_program
 from smcoll.launch import launch
@@ -14,6 +16,23 @@ from smcoll.launch import launch
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
                   help="Shared-memory collectives for mpi4py.",
                   context_settings={"help_option_names": ["-h", "--help"]})
+
+
+def show_version(wanted: bool) -> None:
+    """``smcoll --version``."""
+    if wanted:
+        typer.echo(f"smcoll {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options_of_all(
+    version: Annotated[bool, typer.Option(
+        "--version", callback=show_version, is_eager=True, help="Show smcoll's version.")] = False,
+) -> None:
+    """Shared-memory collectives for mpi4py."""
+
+
 app.command(
     "run",
     # What follows the program's name belongs to the program.
@@ -39,5 +58,5 @@ def run_command_line() -> None:
             raise
     except launch.LaunchError as error:
         sys.exit(f"smcoll: {error}")
-    program, module = run.postponed
-    run_program(program, module)
+    program, kind = run.postponed
+    run_program(program, kind)

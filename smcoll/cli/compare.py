@@ -12,7 +12,7 @@ from rich.console import Console
 
 from smcoll.bench import floor
 from smcoll.bench.compare_job import CompareTask
-from smcoll.cli import compare_output, jobs, options, output, peers, selection
+from smcoll.cli import compare_output, guard, jobs, options, output, peers, selection
 from smcoll.cli.page import page_console, prose
 from smcoll.launch import launch, mpi_settings
 
@@ -72,6 +72,7 @@ def compare_command(
     json_file: options.JSONFile = None,
     csv_file: options.CSVFile = None,
     plot_file: options.PlotFile = None,
+    yes: options.Yes = False,
 ) -> None:
     """Measure smcoll beside MPI's own collectives, on this machine, in the same job.
 
@@ -97,8 +98,9 @@ def compare_command(
     if peer_environments:
         if launch.under_mpiexec():
             raise typer.BadParameter("--peers starts jobs of its own: not under mpiexec")
-        record = peers.compare_peers(task, selection.names(peer_environments),
-                                     selection.rank_counts(ranks, where.hosts), where)
+        counts = selection.rank_counts(ranks, where.hosts)
+        guard.check_ranks(counts, where.hosts, yes)
+        record = peers.compare_peers(task, selection.names(peer_environments), counts, where)
         add_limits(record["rows"], limits)
         peers.print_record(console, record, full)
     elif launch.under_mpiexec():
@@ -113,8 +115,9 @@ def compare_command(
         print_table(console, record["meta"], record["meta"]["jobs"][0], record["rows"], full)
         print_notes(console, record)
     else:
-        record = outside_jobs(console, task, selection.rank_counts(ranks, where.hosts), where,
-                              setting, point_to_point, full, limits)
+        counts = selection.rank_counts(ranks, where.hosts)
+        guard.check_ranks(counts, where.hosts, yes)
+        record = outside_jobs(console, task, counts, where, setting, point_to_point, full, limits)
         print_notes(console, record)
     output.finish(record, json_file, csv_file, plot_file, output.plot)
 

@@ -18,9 +18,9 @@ from rich.text import Text
 
 from smcoll import config as configuration
 from smcoll.base import __version__
-from smcoll.cli import info_topology
+from smcoll.cli import guard, info_topology, options
 from smcoll.cli.output import check_files, write_json
-from smcoll.cli.page import WIDTH, Column, page_console, sectioned
+from smcoll.cli.page import WIDTH, Column, page_console, sectioned, size
 from smcoll.kernels import kernels
 from smcoll.launch import launch
 from smcoll.segment import memory_cost
@@ -47,12 +47,15 @@ def info_command(
     plot_file: Annotated[Path | None, typer.Option(
         "--plot", metavar="FILE", help="With --topology: a figure (.png, .svg, .pdf); needs "
         "matplotlib.")] = None,
+    yes: options.Yes = False,
 ) -> None:
     """Show MPI, cores, shared memory, segment layout and chosen algorithms."""
     check_files(json=json_file, dot=dot_file, plot=plot_file)
     if topology:
         if config:
             raise typer.BadParameter("--topology and --config are different tables")
+        if ranks is not None and not launch.under_mpiexec():
+            guard.check_ranks([ranks], (), yes)
         info_topology.show(ranks, json_file, dot_file, plot_file)
         return
     if dot_file is not None or plot_file is not None:
@@ -217,12 +220,3 @@ def print_facts(console: Console, facts: dict) -> None:
          Column("algorithm", left=True, wraps=True), Column("fan-in"), Column("fan-out"),
          Column("section"), Column("seg- ments")],
         sections, f"algorithms for {facts['ranks']} ranks, and why"))
-
-
-def size(number: float) -> str:
-    """Bytes for people."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if number < 1024:
-            return f"{number:.4g} {unit}"
-        number /= 1024
-    return f"{number:.4g} GiB"

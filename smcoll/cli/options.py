@@ -41,6 +41,8 @@ Hosts = Annotated[str, typer.Option(
 HostFile = Annotated[Path | None, typer.Option(
     "--hostfile", metavar="FILE", help="The same from a file: a line HOST, HOST:RANKS or "
     "HOST slots=RANKS for each.")]
+Yes = Annotated[bool, typer.Option(
+    "-y", "--yes", help="Don't ask before more than 8 ranks a core, or half of the memory.")]
 JSONFile = Annotated[Path | None, typer.Option("--json", metavar="FILE")]
 CSVFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE")]
 PlotFile = Annotated[Path | None, typer.Option(

@@ -80,3 +80,12 @@ def prose(console: Console, text: str) -> None:
             line = f"{line} {word}" if line else word
     for one in [*lines, line]:
         console.print(Text(one), soft_wrap=True)
+
+
+def size(number: float) -> str:
+    """Bytes for people."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:.4g} {unit}"
+        number /= 1024
+    return f"{number:.4g} GiB"

@@ -97,7 +97,8 @@ def measure_peer(task: CompareTask, environment: str, setting: str, counts: list
             "--offset", settings["offset"],
             "--algorithms", ",".join(task.algorithms), "--thread-level", task.thread_level,
             "-c" if settings["validate"] else "-C", "--no-point-to-point",
-            "--mpi-setting", setting, "--json", file,
+            # Who was asked here is not asked again.
+            "--mpi-setting", setting, "--yes", "--json", file,
             *(["--heap"] if task.heap else []), *where.options()]
         errors, stop = "", None
         with launch.signals_as_exceptions(), subprocess.Popen(

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from smcoll.bench.sweep_job import SweepTask, name_of
-from smcoll.cli import compare_output, jobs, options, output, selection
+from smcoll.cli import compare_output, guard, jobs, options, output, selection
 from smcoll.cli.output import RADIX_NAMES
 from smcoll.cli.page import Column, page_console, sectioned
 from smcoll.launch import launch
@@ -53,6 +53,7 @@ def sweep_command(
     json_file: options.JSONFile = None,
     csv_file: options.CSVFile = None,
     plot_file: options.PlotFile = None,
+    yes: options.Yes = False,
 ) -> None:
     """Measure every algorithm with every radix and segment size, beside MPI's own collective.
 
@@ -86,7 +87,9 @@ def sweep_command(
         for row in record["rows"]:
             row["layout"] = record["meta"]["layout"]
     else:
-        record = outside_jobs(task, selection.rank_counts(ranks), layout or [None])
+        counts = selection.rank_counts(ranks)
+        guard.check_ranks(counts, (), yes)
+        record = outside_jobs(task, counts, layout or [None])
     print_best(console, record["rows"])
     output.finish(record, json_file, csv_file, plot_file, output.plot_sweep)
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from smcoll.bench.sweep_nodes_job import COLLECTIVES, FORMS, NodesTask
-from smcoll.cli import compare_output, jobs, options, output, selection
+from smcoll.cli import compare_output, guard, jobs, options, output, selection
 from smcoll.cli.page import Column, page_console, sectioned
 from smcoll.launch import launch
 
@@ -47,6 +47,7 @@ def sweep_nodes_command(
     json_file: options.JSONFile = None,
     csv_file: options.CSVFile = None,
     plot_file: options.PlotFile = None,
+    yes: options.Yes = False,
 ) -> None:
     """Measure Allreduce and Barrier across nodes in each form, beside MPI's own.
 
@@ -81,6 +82,7 @@ def sweep_nodes_command(
                                      "--pretend-nodes")
         if max(nodes) > min(counts):
             raise typer.BadParameter(f"--pretend-nodes {pretended}: a node needs a rank")
+        guard.check_ranks(counts, where.hosts, yes)
         record = outside_jobs(task, counts, nodes, where)
     print_times(page_console(), record["rows"])
     output.finish(record, json_file, csv_file, plot_file, plot)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from smcoll import config
 from smcoll.bench.tune_job import TuneTask
-from smcoll.cli import jobs, model, model_output, options, output, selection
+from smcoll.cli import guard, jobs, model, model_output, options, output, selection
 from smcoll.cli.page import page_console, prose
 from smcoll.launch import launch
 from smcoll.topology import hardware, node
@@ -40,6 +40,7 @@ def tune_command(
     json_file: options.JSONFile = None,
     csv_file: options.CSVFile = None,
     plot_file: options.PlotFile = None,
+    yes: options.Yes = False,
 ) -> None:
     """Measure the model's parameters and every algorithm, and write the decision table.
 
@@ -51,6 +52,7 @@ def tune_command(
     names = model.collectives_of(collectives)
     chosen = selection.sizes(sizes, factor, size_list, 8)
     counts = selection.rank_counts(ranks)
+    guard.check_ranks(counts, (), yes)
     if min(counts) < 2:
         raise typer.BadParameter(f"-n {ranks}: a collective needs 2 ranks")
     output.check_files(json=json_file, csv=csv_file, plot=plot_file)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
+import typer
 
 from smcoll import config
 from smcoll.algorithms import ALGORITHMS
+from smcoll.base import __version__
 from smcoll.bench import floor
-from smcoll.cli import output, peers, selection
-from smcoll.launch import launch, mpi_settings
+from smcoll.cli import guard, output, peers, selection
+from smcoll.launch import hosts, launch, mpi_settings
+from smcoll.topology import node
 
 LIMITS = Path(__file__).parents[2] / "bench" / "results" / "limits-2-cores.json"
 PROGRAM = """\
@@ -110,8 +116,74 @@ def test_run_disabled_by_environment(program):
     assert "layer mpi4py total [3.0" in result.stdout
 
 
-def test_a_file_that_is_not_there(tmp_path):
-    assert "FileNotFoundError" in smcoll("run", tmp_path / "nothing.py", code=1).stderr
+@pytest.mark.parametrize("ranks", [(), ("-n", 2)])
+def test_a_program_that_is_not_there_is_said_once(tmp_path, ranks):
+    missing = tmp_path / "nothing.py"
+    assert smcoll("run", *ranks, missing, code=2).stderr == (
+        f"smcoll: can't open file {str(missing)!r}: No such file or directory\n")
+    assert smcoll("run", *ranks, "-m", "nothing.inner", code=1).stderr == (
+        "smcoll: No module named nothing\n")
+
+
+def test_code_and_standard_input_are_run_as_python_does(program):
+    text = PROGRAM.replace("import neighbour", "")
+    result = smcoll("run", "-n", 2, "-c", text, "a", "-n", "5")
+    assert result.stdout.strip() == ("argv ['a', '-n', '5'] name __main__ layer smcoll "
+                                     "total [3.0, 3.0, 3.0]")
+    for options, total in ((("-n", 2), "3.0"), ((), "1.0")):
+        result = subprocess.run(
+            launch.own_command("run", *map(str, options), "-", "b"), input=PROGRAM, text=True,
+            capture_output=True, timeout=60, check=False, cwd=program.parent)
+        assert f"argv ['b'] name __main__ layer smcoll total [{total}" in result.stdout
+    result = smcoll("run", "-n", 2, "-c", text, "raise", code=1)
+    assert "ValueError: on purpose" in result.stderr and "run_program.py" not in result.stderr
+    assert "either -m or -c" in smcoll("run", "-m", "-c", "x", code=2).stderr
+
+
+def test_version():
+    assert smcoll("--version").stdout == f"smcoll {__version__}\n"
+
+
+# ---------------------------------------------------------------------- too many ranks
+
+
+@pytest.mark.parametrize("command", [
+    ["compare"], ["sweep"], ["sweep-nodes", "--pretend-nodes", "2"], ["tune"],
+    ["info", "--topology"], ["run", "-c", "pass"]])
+def test_a_slip_of_the_keyboard_starts_no_thousands_of_processes(command):
+    first, *rest = command
+    result = smcoll(first, "-n", 5000, *rest, code=2)
+    assert "5000 ranks on" in result.stderr and "--yes" in result.stderr
+
+
+def test_ranks_are_too_many_beyond_8_a_core_or_half_of_the_memory(monkeypatch):
+    monkeypatch.setattr(launch, "cores", lambda cpus: [[0], [1]])
+    monkeypatch.setattr(node, "memory_headroom", lambda: math.inf)
+    memory = lambda: SimpleNamespace(available=8 << 30)  # noqa: E731
+    monkeypatch.setattr(psutil, "virtual_memory", memory)
+    assert guard.too_many(16) == ""
+    assert guard.too_many(17) == "17 ranks on 2 cores are more than 8 a core"
+    # Of each machine.
+    assert guard.too_many(17, [hosts.Host("a"), hosts.Host("b")]) == ""
+    monkeypatch.setattr(node, "memory_headroom", lambda: 1 << 30)
+    assert "more than half of the 1 GiB" in guard.too_many(16)
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_somebody_at_a_terminal_is_asked(monkeypatch, answer):
+    asked = []
+    for stream in ("stdin", "stderr"):
+        monkeypatch.setattr(sys, stream, SimpleNamespace(isatty=lambda: True, write=print,
+                                                         flush=print))
+    monkeypatch.setattr(typer, "confirm", lambda question, err: asked.append(question) or answer)
+    monkeypatch.setattr(typer, "echo", lambda text, err: None)
+    if answer:
+        guard.ask("many", "Really?", False)
+    else:
+        with pytest.raises(typer.Exit):
+            guard.ask("many", "Really?", False)
+    guard.ask("many", "Really?", True)
+    assert asked == ["Really?"]
 
 
 # ---------------------------------------------------------------------- info
