@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from smcoll import config
 from smcoll.launch.hosts import Host, carried, share
 from smcoll.topology import node
 
@@ -271,7 +272,7 @@ def command(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (
         raise LaunchError(info.problem)
     if hosts and layout:
         raise LaunchError(f"layout {layout!r} binds ranks of this machine, not of other hosts")
-    added = dict(environment or {})
+    added = config.told_of_names() | dict(environment or {})
     variables = outer_environment() | added
     options, on_one = _on_hosts(info.family, hosts, ranks, carried(variables, added))
     cpus = place(layout, ranks) if layout else None
