@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import time
 from collections.abc import Sequence
+from statistics import median
 
 import psutil
 import typer
@@ -58,3 +61,57 @@ def too_many(ranks: int, hosts: Sequence[Host] = ()) -> str:
         return (f"{most} ranks need about {size(needed)}, more than half of the "
                 f"{size(free)} of memory that are free")
     return ""
+
+
+# ---------------------------------------------------------------------- a busy machine
+
+BUSY = 0.1                  # the share of a core that others may have while it is measured
+MOST_CORES_TRIED = 16
+SPIN_SECONDS = 0.1
+
+
+def busy_share() -> float:
+    """The largest share of a core that somebody else takes: of a spin on each, the time not had.
+
+    Not the load average, which still counts what ended a minute ago.
+    """
+    mine = os.sched_getaffinity(0)
+    shares = []
+    try:
+        for core in launch.cores(node.allowed_cpus())[:MOST_CORES_TRIED]:
+            os.sched_setaffinity(0, {core[0]})
+            began, had = time.perf_counter(), time.thread_time()
+            while (elapsed := time.perf_counter() - began) < SPIN_SECONDS:
+                pass
+            shares.append(1 - (time.thread_time() - had) / elapsed)
+    finally:
+        os.sched_setaffinity(0, mine)
+    return max(shares)
+
+
+def check_quiet(yes: bool) -> None:
+    """Ask before a busy machine is measured for a table that decides in all later jobs."""
+    if yes:
+        return
+    share = busy_share()
+    if share > BUSY:
+        time.sleep(1)               # something short?
+        share = min(share, busy_share())
+    if share > BUSY:
+        ask(f"other processes take {100 * share:.0f} % of a core: what is measured now is noise, "
+            "and the table is what all later jobs choose by", "Measure all the same?", yes)
+
+
+# Of a quiet machine 10 to 40 %, of one under load 60 to 80 % (docs/model.md).
+DOUBTFUL_ERROR = 0.5
+
+
+def doubtful(rows: Sequence[dict]) -> str:
+    """Why the measurements do not deserve a table; ""."""
+    worst = ""
+    for ranks in dict.fromkeys(row["ranks"] for row in rows):
+        error = median(abs(row["error"]) for row in rows if row["ranks"] == ranks)
+        if error > DOUBTFUL_ERROR:
+            worst = (f"the model is {100 * error:.0f} % off in the median at {ranks} ranks, as on "
+                     "a busy machine")
+    return worst

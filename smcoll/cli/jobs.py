@@ -15,7 +15,15 @@ from dataclasses import asdict, dataclass
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from smcoll import config
 from smcoll.bench.measure_rank import RECORD_MARK
@@ -147,14 +155,15 @@ def progress_bar(title: str, total: int) -> Iterator[Callable[[dict], None]]:
     if not errors.is_terminal:
         yield lambda record: None
         return
-    with Progress(TextColumn(title), BarColumn(), MofNCompleteColumn(),
-                  TextColumn("{task.description}"), TimeRemainingColumn(), console=errors,
-                  transient=True) as progress:
+    with Progress(SpinnerColumn(), TextColumn(title), BarColumn(), MofNCompleteColumn(),
+                  TextColumn("{task.description}"), TimeElapsedColumn(), TimeRemainingColumn(),
+                  console=errors, transient=True) as progress:
         bar = progress.add_task("starting", total=total)
 
         def advance(record: dict) -> None:
             if "meta" not in record:
-                progress.update(bar, advance=1,
+                # Parameters of the model are no rows of the result.
+                progress.update(bar, advance=0 if "parameter" in record else 1,
                                 description=f"{record['collective']} {record['bytes']}")
 
         yield advance

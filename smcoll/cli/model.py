@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +29,8 @@ def model_command(
         help='A synthetic machine such as "package:4 numa:1 l3:1 core:8".')] = "",
     params: Annotated[str, typer.Option(
         metavar="FILE", show_default="what `smcoll tune` measured here",
-        help="Latency, b and B of each level: a TOML file, or westmere.")] = "",
+        help="Latency, b and B of each level: a TOML file, JSON of `smcoll tune`, or westmere.",
+        )] = "",
     sizes: Annotated[str, typer.Option(
         "-m", "--message-size", metavar="[MIN:]MAX", help="Message sizes in bytes.")] = "8:4M",
     factor: Annotated[int, typer.Option(
@@ -88,9 +90,25 @@ def measured_here(topology: str) -> parameters.Parameters:
     content = None if topology else tables.load(config.Config().table)
     if content is None:
         raise typer.BadParameter(
-            "--params: which parameters? (a TOML file, or one that is shipped: "
-            f"{', '.join(parameters.shipped())}; for this machine, smcoll tune measures them)")
+            "--params: which parameters? (a TOML file, JSON of smcoll tune, or one that is "
+            f"shipped: {', '.join(parameters.shipped())}; for this machine, smcoll tune measures "
+            "them)")
     return parameters.from_dict(content["parameters"])
+
+
+def load(params: str) -> parameters.Parameters:
+    """From TOML, by name, or from what `smcoll tune` wrote: its --json, or its table."""
+    file = Path(params)
+    if file.suffix != ".json":
+        return parameters.load(params)
+    try:
+        content = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise parameters.ParameterError(
+            f"{file}: {getattr(error, 'strerror', None) or error}") from None
+    if not isinstance(content, dict) or not isinstance(content.get("parameters"), dict):
+        raise parameters.ParameterError(f"{file}: no parameters as smcoll tune writes them")
+    return parameters.from_dict(content["parameters"], str(file))
 
 
 def root_of(topology: str) -> hardware.HardwareObject:
@@ -113,7 +131,7 @@ def cores_of(topology: str) -> int:
 def machine_of(topology: str, params: str, ranks: int) -> machines.Machine:
     """What the options describe."""
     try:
-        known = parameters.load(params) if params else measured_here(topology)
+        known = load(params) if params else measured_here(topology)
     except parameters.ParameterError as error:
         raise typer.BadParameter(f"--params: {error}") from None
     try:
@@ -151,5 +169,15 @@ def crossovers_of(machine: machines.Machine, names: list[str], sizes: list[int],
             collective, predict.algorithms_of(collective, heap),
             lambda name, nbytes, kind=collective: predict.microseconds(
                 kind, name, machine, nbytes, plan)[0], sizes)
-        found += [row | {"ranks": machine.ranks} for row in rows]
+        found += [row | {"ranks": machine.ranks} | tie_of(row, machine, sizes, plan)
+                  for row in rows]
     return found
+
+
+def tie_of(row: dict, machine: machines.Machine, sizes: list[int], plan) -> dict:
+    """That two algorithms take the same time, where that is why no size is named."""
+    if row["bytes"] is not None:
+        return {}
+    known = [predict.microseconds(row["collective"], row[name], machine, nbytes, plan)[0]
+             is not None for name in ("from", "to") for nbytes in sizes]
+    return {"tie": all(known)}

@@ -16,7 +16,11 @@ SIZES_IN_A_LINE = 7
 
 
 def predictions_table(rows: list[dict], title: str) -> Group:
-    """A line for each algorithm, a column for each size; * marks the fastest of a collective."""
+    """A line for each algorithm, a column for each size; * marks the fastest of a collective.
+
+    Only those of which something is known: the others are named by ``print_unknown``.
+    """
+    rows = [row for row in rows if row["predicted_us"] is not None]
     sizes = sorted({row["bytes"] for row in rows if row["collective"] != "barrier"})
     names = list(dict.fromkeys((row["collective"], row["algorithm"]) for row in rows))
     barriers = [name for name in names if name[0] == "barrier"]
@@ -38,7 +42,7 @@ def _predictions(rows: list[dict], names: list[tuple[str, str]], sizes: list[int
         for nbytes in sizes:
             known = [us for (kind, _, size), us in times.items()
                      if kind == collective and size == nbytes and us is not None]
-            us = times[collective, name, nbytes]
+            us = times.get((collective, name, nbytes))
             cells.append(microseconds(us) + ("*" if us is not None and us == min(known) else ""))
         sections.setdefault(collective, []).append([name, *cells])
     return sectioned([Column("bytes" if sizes != [0] else "", left=True, wraps=True),
@@ -47,13 +51,21 @@ def _predictions(rows: list[dict], names: list[tuple[str, str]], sizes: list[int
 
 
 def print_unknown(console: Console, rows: list[dict]) -> None:
-    """Which parameters were missed, and for how many predictions."""
-    missing: dict[str, int] = {}
-    for row in rows:
-        if row["unknown"]:
-            missing[row["unknown"]] = missing.get(row["unknown"], 0) + 1
-    for reason, count in missing.items():
-        prose(console, f"{count} predictions could not be made: {reason}")
+    """Which parameters were missed, for how many predictions, and for which algorithms wholly."""
+    missing = [row for row in rows if row["unknown"]]
+    if not missing:
+        return
+    reasons = "; ".join(dict.fromkeys(row["unknown"] for row in missing))
+    known = {(row["collective"], row["algorithm"]) for row in rows
+             if row["predicted_us"] is not None}
+    prose(console, f"{len(missing)} of {len(rows)} predictions could not be made: {reasons}.")
+    for collective in dict.fromkeys(row["collective"] for row in missing):
+        names = dict.fromkeys(row["algorithm"] for row in missing if row["collective"] == collective
+                              and (collective, row["algorithm"]) not in known)
+        if names:
+            prose(console, f"{collective}: not at any size by {', '.join(names)}.")
+    prose(console, "smcoll tune measures what is missing on a machine that one has; --params takes "
+          "the JSON that it writes (--json, or the table), or a TOML file (docs/model.md).")
 
 
 def fastest_variants(rows: list[dict]) -> list[dict]:
@@ -97,10 +109,18 @@ def compared_table(rows: list[dict], title: str) -> Group:
 def print_crossovers(console: Console, rows: list[dict]) -> None:
     """One line each."""
     for row in rows:
-        at = "not between these sizes" if row["bytes"] is None else f"{row['bytes']} bytes"
         by = f" ({row['by']})" if "by" in row else ""
-        prose(console, f"{row['ranks']} ranks, {row['collective']}: {row['from']} -> {row['to']} "
-              f"at {at}{by}")
+        prose(console, f"{row['ranks']} ranks, {row['collective']}: {words_of(row)}{by}")
+
+
+def words_of(crossover: dict) -> str:
+    """Where one algorithm takes the other's place, or why no size can be named."""
+    first, second = crossover["from"], crossover["to"]
+    if crossover["bytes"] is not None:
+        return f"{first} -> {second} at {crossover['bytes']} bytes"
+    if crossover.get("tie"):
+        return f"{first} and {second} take the same time where they are the fastest"
+    return f"{first} -> {second} between two sizes, at one of which only one of them is known"
 
 
 def plot(file: Path, rows: list[dict], title: str) -> None:

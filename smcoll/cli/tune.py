@@ -37,16 +37,24 @@ def tune_command(
     table_file: Annotated[str, typer.Option(
         "--table", metavar="FILE", show_default="where smcoll.Comm looks for it",
         help="Where the decision table goes; off: nowhere.")] = "auto",
+    clear: Annotated[bool, typer.Option(
+        "--clear", help="Remove the decision table instead: built-in defaults hold again.",
+        )] = False,
     json_file: options.JSONFile = None,
     csv_file: options.CSVFile = None,
     plot_file: options.PlotFile = None,
-    yes: options.Yes = False,
+    yes: Annotated[bool, typer.Option(
+        "-y", "--yes", "--force", help="Don't ask: on a busy machine, where the model is far off, "
+        "before more than 8 ranks a core.")] = False,
 ) -> None:
     """Measure the model's parameters and every algorithm, and write the decision table.
 
     Prints predicted beside measured times, with the error. Communicators with as many ranks use
     the table from then on (comm.explain says so). Run it while nothing else runs.
     """
+    if clear:
+        clear_table(table_file)
+        return
     if launch.under_mpiexec():
         raise typer.BadParameter("tune starts its own jobs: not under mpiexec")
     names = model.collectives_of(collectives)
@@ -59,6 +67,7 @@ def tune_command(
     cores = len(launch.cores(node.allowed_cpus()))
     if cores < 2:
         raise typer.BadParameter("one core alone has no distance to measure")
+    guard.check_quiet(yes)
     task = TuneTask(names, chosen, {"budget": budget, "repetitions": repetitions,
                                     "validate": False}, rounds, cores, config={"table": "off"},
                     heap=heap)
@@ -78,7 +87,6 @@ def tune_command(
         print_verdict(console, rows, record["states"][str(count)])
         model_output.print_crossovers(
             console, [row for row in record["crossovers"] if row["ranks"] == count])
-    write_table(console, table_file, record)
     if json_file is not None:
         output.write_json(json_file, record)
     if csv_file is not None:
@@ -86,6 +94,10 @@ def tune_command(
     if plot_file is not None:
         model_output.plot(plot_file, model_output.fastest_variants(record["rows"]),
                           output.title_of(meta))
+    problem = guard.doubtful(record["rows"])
+    if problem and tables.file_of(table_file) is not None:
+        guard.ask(f"{problem}: no table is written", "Write it all the same?", yes)
+    write_table(console, table_file, record)
 
 
 def tune(task: TuneTask, counts: list[int], cores: int, meta: dict) -> dict:
@@ -182,6 +194,18 @@ def print_verdict(console: Console, rows: list[dict], states: dict) -> None:
     prose(console, f"chosen: at most {100 * max(map(behind, chosen)):.0f} % behind the best; "
               f"built-in defaults: {sum(gap <= 0.25 for gap in usual)} of {len(usual)} within "
               f"25 %, at most {100 * max(usual, default=0):.0f} % behind")
+
+
+def clear_table(setting: str) -> None:
+    """Remove the table that a setting names."""
+    file = tables.file_of(setting)
+    if file is None:
+        raise typer.BadParameter("--clear --table off: there is nothing to remove")
+    try:
+        found = tables.clear(file)
+    except OSError as error:
+        raise typer.BadParameter(f"--table {file}: {error.strerror}") from None
+    typer.echo(f"removed: {file}" if found else f"there is no decision table {file}")
 
 
 def write_table(console: Console, setting: str, record: dict) -> None:
