@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from smcoll import config
 from smcoll.algorithms import ALGORITHMS
-from smcoll.cli import model_output
+from smcoll.cli import model, model_output
 from smcoll.cli.app import app
 from smcoll.tuning.model import costs, hockney, lhs, machine, parameters, predict
 from smcoll.tuning.model.parameters import Curve, Link, ParameterError, UnknownParameter, flat
@@ -364,13 +364,13 @@ def test_where_no_size_can_be_named_the_reason_is():
     assert "only one of them is known" in model_output.words_of(row | {"bytes": None})
 
 
-def test_algorithms_that_tie_are_no_crossover(tmp_path, toml):
-    """Of two ranks all trees are one."""
-    text = smcoll("model", "-n", 2, "--topology", "package:1 l3:1 core:2", "--params", toml,
-                  "--sizes", "8,64,512,4K,32K", "--json", tmp_path / "m.json").stdout
-    rows = json.loads((tmp_path / "m.json").read_text())["crossovers"]
-    assert all(row["tie"] for row in rows if row["bytes"] is None)
-    assert "not between" not in text
+def test_algorithms_that_tie_are_no_crossover(monkeypatch):
+    times = {("n_ary", 8): 1.0, ("fan_out", 8): 1.5, ("n_ary", 64): 2.0, ("fan_out", 64): 2.0}
+    monkeypatch.setattr(predict, "microseconds", lambda kind, name, machine, nbytes, plan: (
+        times.get((name, nbytes), 9.0), ""))
+    row, = model.crossovers_of(of(), ["bcast"], [8, 64], False)
+    assert model_output.words_of(row) == (
+        "n_ary and fan_out take the same time where they are the fastest")
 
 
 def test_the_model_s_page_names_files_that_are_there():
