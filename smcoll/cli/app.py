@@ -28,23 +28,25 @@ def show_version(wanted: bool) -> None:
 @app.callback()
 def options_of_all(
     version: Annotated[bool, typer.Option(
-        "--version", callback=show_version, is_eager=True, help="Show smcoll's version.")] = False,
+        "--version", metavar="", show_default=False, callback=show_version, is_eager=True,
+        help="Show smcoll's version.")] = False,
 ) -> None:
     """Shared-memory collectives for mpi4py."""
 
 
+USE, MEASURE, TUNE = "Run and look", "Measure", "Tune"
 app.command(
     "run",
     # What follows the program's name belongs to the program.
-    context_settings={"allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False}, rich_help_panel=USE,
 )(run.run_command)
-app.command("info")(info.info_command)
-app.command("compare")(compare.compare_command)
-app.command("sweep")(sweep.sweep_command)
-app.command("sweep-nodes")(sweep_nodes.sweep_nodes_command)
-app.command("top")(top.top_command)
-app.command("tune")(tune.tune_command)
-app.command("model")(model.model_command)
+app.command("info", rich_help_panel=USE)(info.info_command)
+app.command("compare", rich_help_panel=MEASURE)(compare.compare_command)
+app.command("sweep", rich_help_panel=MEASURE)(sweep.sweep_command)
+app.command("sweep-nodes", rich_help_panel=MEASURE)(sweep_nodes.sweep_nodes_command)
+app.command("top", rich_help_panel=USE)(top.top_command)
+app.command("tune", rich_help_panel=TUNE)(tune.tune_command)
+app.command("model", rich_help_panel=TUNE)(model.model_command)
 
 
 def run_command_line() -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from smcoll.bench import floor
 from smcoll.bench.compare_job import CompareTask
-from smcoll.cli import compare_output, guard, jobs, options, output, peers, selection
+from smcoll.cli import compare_output, guard, jobs, options, output, page, peers, selection
 from smcoll.cli.page import page_console, prose
 from smcoll.launch import launch, mpi_settings
 
@@ -21,64 +21,66 @@ def compare_command(
     ranks: options.Counts = "",
     hosts: options.Hosts = "",
     host_file: options.HostFile = None,
+    layout: options.Layout = None,
+    yes: options.Yes = False,
+    collectives: Annotated[str, typer.Option(
+        metavar="NAME,...", rich_help_panel=options.WORK,
+        help="Which; all: every one of the interface.",
+        )] = "barrier,bcast,reduce,allreduce",
     sizes: options.MessageSize = "8:4194304",
     factor: options.Factor = 4,
     size_list: options.SizeList = "",
-    collectives: Annotated[str, typer.Option(
-        metavar="NAME[,NAME...]", help="Which collectives; all: every one of the interface.",
-        )] = "barrier,bcast,reduce,allreduce",
-    offset: options.Offset = 16,
-    iterations: options.Iterations = 0,
-    warmup: options.Warmup = 0,
-    full: Annotated[bool, typer.Option(
-        "-f", "--full", help="Also the slowest and the fastest block of each.")] = False,
-    validate: options.Validate = True,
+    algorithms: Annotated[str, typer.Option(
+        metavar="NAME,...", rich_help_panel=options.WORK,
+        help="A row for each of these; auto: smcoll's choice.")] = "auto",
     element: options.Element = "float64",
     root: options.Root = "rotate",
-    repetitions: Annotated[int, typer.Option(
-        "-r", "--repetitions", min=1, help="Blocks of each, by turns.")] = 15,
-    budget: Annotated[float, typer.Option(
-        min=0.01, help="Seconds for each collective and size, validation apart.")] = 0.8,
     memory: Annotated[str, typer.Option(
-        "-M", "--memory", show_default="half of what is free",
-        help="Bytes that the buffers of all ranks may take; larger rows are left out.")] = "",
-    point_to_point: Annotated[bool, typer.Option(
-        help="Also against MPI's collectives forced onto point-to-point messages.")] = True,
-    algorithms: Annotated[str, typer.Option(
-        metavar="NAME[,NAME...]",
-        help="A row for each of these, wherever a collective has it; auto: smcoll's choice.",
-        )] = "auto",
-    heap: Annotated[bool, typer.Option(
-        "--heap", help="All arrays in shared heaps: a row with direct access (shared_heap) before "
-        "the one with staging.")] = False,
-    layout: Annotated[str | None, typer.Option(
-        show_default="mpiexec's own",
-        help="Bind ranks: compact, spread, or CPUs such as 0,2,4-7.")] = None,
-    thread_level: Annotated[str, typer.Option(
-        help="MPI's thread level: single, funneled, serialized or multiple (mpi4py's own).",
-        )] = "multiple",
+        "-M", "--memory", metavar="BYTES", show_default="half of what is free",
+        rich_help_panel=options.WORK,
+        help="For all buffers; larger rows are left out.")] = "",
     setting: Annotated[str, typer.Option(
-        "--mpi-setting", help="How MPI is set; default: as it comes. Open MPI: coll_sm (its "
-        "shared-memory component), over several hosts han (its hierarchical collectives) and tuned "
-        "(without them). MPICH: serialized.")] = "default",
+        "--mpi-setting", metavar="NAME", rich_help_panel=options.OPPONENTS,
+        help="How MPI is set. Open MPI: coll_sm; over several hosts han, tuned. MPICH: "
+        "serialized.")] = "default",
+    thread_level: Annotated[str, typer.Option(
+        metavar="LEVEL", rich_help_panel=options.OPPONENTS,
+        help="MPI's: single, funneled, serialized or multiple.")] = "multiple",
     peer_environments: Annotated[str, typer.Option(
-        "--peers", metavar="ENV[,ENV...]",
-        help="Python environments with smcoll and another MPI each: measure in all of them, in "
-        "each setting known of its MPI, and show smcoll beside the fastest.")] = "",
+        "--peers", metavar="ENV,...", show_default=False, rich_help_panel=options.OPPONENTS,
+        help="Python environments with other MPIs: measure in all of them, in each setting.")] = "",
     limits_file: Annotated[Path | None, typer.Option(
-        "--limits", metavar="FILE",
-        help="What bench/limits.py --json wrote on this machine: show the least time possible.",
-        )] = None,
+        "--limits", metavar="FILE", rich_help_panel=options.OPPONENTS,
+        help="Of bench/limits.py --json: show the least time possible.")] = None,
+    budget: Annotated[float, typer.Option(
+        min=0.01, metavar="SECONDS", rich_help_panel=options.PRECISION,
+        help="For each collective and size.")] = 0.8,
+    repetitions: Annotated[int, typer.Option(
+        "-r", "--repetitions", min=1, metavar="N", rich_help_panel=options.PRECISION,
+        help="Blocks of each, by turns.")] = 15,
+    iterations: options.Iterations = 0,
+    warmup: options.Warmup = 0,
+    offset: options.Offset = 16,
+    full: Annotated[bool, typer.Option(
+        "-f", "--full", metavar=options.FLAG, show_default=False,
+        rich_help_panel=options.SWITCHES, help="Show the slowest and the fastest block, too.",
+        )] = False,
+    validate: options.Validate = True,
+    point_to_point: Annotated[bool, typer.Option(
+        metavar=options.FLAG, show_default="on", rich_help_panel=options.SWITCHES,
+        help="Also against MPI forced onto point-to-point messages.")] = True,
+    heap: Annotated[bool, typer.Option(
+        "--heap", metavar=options.FLAG, show_default=False, rich_help_panel=options.SWITCHES,
+        help="Arrays in shared heaps: direct access beside staging.")] = False,
     json_file: options.JSONFile = None,
     csv_file: options.CSVFile = None,
     plot_file: options.PlotFile = None,
-    yes: options.Yes = False,
 ) -> None:
-    """Measure smcoll beside MPI's own collectives, on this machine, in the same job.
+    """Measure smcoll beside MPI's own collectives, on this machine.
 
-    Ratios say how many times faster smcoll is, with 95 % bounds. The exit code is 1 when
-    a result of smcoll's was wrong. Started under mpiexec, it measures with the ranks of that job,
-    on however many nodes they are.
+    Ratios say how many times faster smcoll is, with 95 % bounds. The
+    exit code is 1 when a result of smcoll's was wrong. Under mpiexec it
+    measures with the ranks of that job, on however many nodes they are.
     """
     where = jobs.Where(layout, selection.hosts(hosts, host_file))
     output.check_files(json=json_file, csv=csv_file, plot=plot_file)
@@ -100,13 +102,16 @@ def compare_command(
             raise typer.BadParameter("--peers starts jobs of its own: not under mpiexec")
         counts = selection.rank_counts(ranks, where.hosts)
         guard.check_ranks(counts, where.hosts, yes)
-        record = peers.compare_peers(task, selection.names(peer_environments), counts, where)
+        record = peers.compare_peers(
+            console, task, selection.names(peer_environments), counts, where)
         add_limits(record["rows"], limits)
         peers.print_record(console, record, full)
     elif launch.under_mpiexec():
         if ranks or where.is_chosen or setting != "default":
             raise typer.BadParameter("this is a rank of a job already: leave -n, --hosts, --layout "
                                      "and --mpi-setting out")
+        if launch.is_first_rank():
+            announce(console, task, [], 0)
         record = jobs.inside_job(task)
         if record is None:
             return  # not rank 0
@@ -125,6 +130,13 @@ def compare_command(
 # ---------------------------------------------------------------------- measuring
 
 
+def announce(console: Console, task: CompareTask, counts: list[int], number: int) -> None:
+    """What will be measured, and how long it takes; ``number`` of jobs, 0 inside of one."""
+    points = len(list(task.points()))
+    jobs.announce(console, f"Comparing {page.counted(points, 'point')} (collective and size)",
+                  counts, number, max(1, number) * points * task.settings["budget"])
+
+
 def outside_jobs(console: Console, task: CompareTask, counts: list[int], where: jobs.Where,
                  setting: str, point_to_point: bool, full: bool, limits: dict | None) -> dict:
     """Start the jobs of each rank count, show each table when it is done. Returns the record."""
@@ -140,8 +152,10 @@ def outside_jobs(console: Console, task: CompareTask, counts: list[int], where: 
     meta = jobs.describe(task, mpi) | {
         "layout": where.title, "mpi_setting": setting, "point_to_point": forced}
     record: dict = {"meta": meta, "rows": []}
+    each = 2 if forced else 1
+    announce(console, task, counts, each * len(counts))
     for count in counts:
-        total = task.rows() * (2 if forced else 1)
+        total = task.rows() * each
         with jobs.progress_bar(f"{count} ranks", total) as advance:
             rows, job = jobs.run_until_stopped(
                 task, count, where, known[setting].environment, advance, meta)

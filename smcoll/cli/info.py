@@ -20,7 +20,15 @@ from smcoll import config as configuration
 from smcoll.base import __version__
 from smcoll.cli import guard, info_topology, options
 from smcoll.cli.output import check_files, write_json
-from smcoll.cli.page import WIDTH, Column, page_console, sectioned, size
+from smcoll.cli.page import (
+    WIDTH,
+    Column,
+    announce,
+    counted,
+    page_console,
+    sectioned,
+    size,
+)
 from smcoll.kernels import kernels
 from smcoll.launch import launch
 from smcoll.segment import memory_cost
@@ -32,24 +40,26 @@ FORMULA = "page + ranks * (control + streams + banks * segments * segment_size)"
 
 def info_command(
     ranks: Annotated[int | None, typer.Option(
-        "-n", "--ranks", min=1, show_default="one for each core",
-        help="Ranks to compute memory and algorithms for.")] = None,
+        "-n", "--ranks", min=1, metavar="N", show_default="one a core",
+        rich_help_panel=options.SHOWN, help="What is shown is for so many.")] = None,
     config: Annotated[bool, typer.Option(
-        "--config", help="Print the table of settings instead.")] = False,
-    json_file: Annotated[Path | None, typer.Option(
-        "--json", metavar="FILE", help="Write all of it as JSON.")] = None,
+        "--config", metavar=options.FLAG, show_default=False, rich_help_panel=options.SHOWN,
+        help="The table of settings instead.")] = False,
     topology: Annotated[bool, typer.Option(
-        "--topology", help="Draw instead the machine's levels, which rank is bound where, and the "
-        "hardware communicators: of this process, of -n ranks, or of the job that this is in.",
-        )] = False,
+        "--topology", metavar=options.FLAG, show_default=False, rich_help_panel=options.SHOWN,
+        help="The machine's levels instead, bindings, and hardware communicators.")] = False,
+    yes: Annotated[bool, typer.Option(
+        "-y", "--yes", metavar=options.FLAG, show_default=False, rich_help_panel=options.SHOWN,
+        help="With --topology: don't ask before many ranks.")] = False,
+    json_file: options.JSONFile = None,
     dot_file: Annotated[Path | None, typer.Option(
-        "--dot", metavar="FILE", help="With --topology: the machine for Graphviz.")] = None,
+        "--dot", metavar="FILE", rich_help_panel=options.FILES,
+        help="With --topology: for Graphviz.")] = None,
     plot_file: Annotated[Path | None, typer.Option(
-        "--plot", metavar="FILE", help="With --topology: a figure (.png, .svg, .pdf); needs "
-        "matplotlib.")] = None,
-    yes: options.Yes = False,
+        "--plot", metavar="FILE", rich_help_panel=options.FILES,
+        help="With --topology: a figure; needs matplotlib.")] = None,
 ) -> None:
-    """Show MPI, cores, shared memory, segment layout and chosen algorithms."""
+    """Show MPI, cores, shared memory, segment layout and algorithms."""
     check_files(json=json_file, dot=dot_file, plot=plot_file)
     if topology:
         if config:
@@ -65,9 +75,12 @@ def info_command(
         settings = configuration.describe()
         if json_file is not None:
             write_json(json_file, {"config": settings})
+        announce(console, "All settings, as Config(name=...) or by environment variable", 1)
         print_settings(console, settings)
         return
-    facts = gather(ranks or len(launch.cores(node.allowed_cpus())))
+    ranks = ranks or len(launch.cores(node.allowed_cpus()))
+    announce(console, f"Looking at this machine and its MPI for {counted(ranks, 'rank')}", 2)
+    facts = gather(ranks)
     if json_file is not None:
         write_json(json_file, facts | {"config": configuration.describe()})
     print_facts(console, facts)

@@ -27,7 +27,7 @@ from rich.progress import (
 
 from smcoll import config
 from smcoll.bench.measure_rank import RECORD_MARK
-from smcoll.cli import info
+from smcoll.cli import info, page
 from smcoll.cli.selection import ONE_THREAD
 from smcoll.launch import launch
 from smcoll.launch.hosts import Host
@@ -167,6 +167,20 @@ def progress_bar(title: str, total: int) -> Iterator[Callable[[dict], None]]:
                                 description=f"{record['collective']} {record['bytes']}")
 
         yield advance
+
+
+# What validation and waiting add to the time budgets.
+ADDED = 1.3
+
+
+def announce(console: Console, what: str, counts: Sequence[int], jobs: int,
+             seconds: float) -> None:
+    """The first line of a command that measures; ``seconds``: all time budgets of all its jobs."""
+    ranks = "the ranks of this job" if not counts else (
+        f"{' and '.join(map(str, dict.fromkeys(counts)))} ranks")
+    where = f" in {page.counted(jobs, 'job')}" if jobs else ""
+    page.announce(console, f"{what} on {ranks}{where}",
+                  jobs * page.SECONDS_A_JOB + ADDED * seconds)
 
 
 def inside_job(task) -> dict | None:

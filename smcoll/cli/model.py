@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from smcoll import config
-from smcoll.cli import info, model_output, output, selection
-from smcoll.cli.page import page_console
+from smcoll.cli import info, model_output, options, output, selection
+from smcoll.cli.page import announce, page_console
 from smcoll.topology import hardware, node, synthetic
 from smcoll.tuning import tables
 from smcoll.tuning.model import machine as machines
@@ -22,47 +22,52 @@ COLLECTIVES = ("barrier", "bcast", "reduce", "allreduce", "gather", "scatter", "
 
 def model_command(
     ranks: Annotated[str, typer.Option(
-        "-n", "--ranks", show_default="one for each core", metavar="N[,N...]",
-        help="Ranks, the first on the first core and so on.")] = "",
+        "-n", "--ranks", show_default="one a core", metavar="N,...",
+        rich_help_panel=options.MACHINE, help="The first on the first core and so on.")] = "",
     topology: Annotated[str, typer.Option(
-        metavar="LEVELS", show_default="this machine",
-        help='A synthetic machine such as "package:4 numa:1 l3:1 core:8".')] = "",
+        metavar="LEVELS", show_default="this machine", rich_help_panel=options.MACHINE,
+        help='A made-up one: "package:4 numa:1 l3:1 core:8".')] = "",
     params: Annotated[str, typer.Option(
-        metavar="FILE", show_default="what `smcoll tune` measured here",
-        help="Latency, b and B of each level: a TOML file, JSON of `smcoll tune`, or westmere.",
-        )] = "",
-    sizes: Annotated[str, typer.Option(
-        "-m", "--message-size", metavar="[MIN:]MAX", help="Message sizes in bytes.")] = "8:4M",
-    factor: Annotated[int, typer.Option(
-        min=2, help="From size to size: by this factor, and MAX itself.")] = 4,
-    size_list: Annotated[str, typer.Option(
-        "--sizes", metavar="BYTES[,BYTES...]", show_default="by -m and --factor",
-        help="These message sizes.")] = "",
+        metavar="FILE", show_default="this machine's, by tune", rich_help_panel=options.MACHINE,
+        help="Of each level: TOML, JSON of `smcoll tune`, or westmere.")] = "",
     collectives: Annotated[str, typer.Option(
-        metavar="NAME[,NAME...]", help=f"Of {', '.join(COLLECTIVES)}; or all.",
-        )] = "barrier,bcast,reduce,allreduce",
+        metavar="NAME,...", rich_help_panel=options.PREDICTED,
+        help="Which; all: every one of the model's.")] = "barrier,bcast,reduce,allreduce",
+    sizes: Annotated[str, typer.Option(
+        "-m", "--message-size", metavar="MIN:MAX", rich_help_panel=options.PREDICTED,
+        help="Bytes.")] = "8:4M",
+    factor: Annotated[int, typer.Option(
+        min=2, metavar="N", rich_help_panel=options.PREDICTED, help="From size to size.")] = 4,
+    size_list: Annotated[str, typer.Option(
+        "--sizes", metavar="BYTES,...", show_default=False, rich_help_panel=options.PREDICTED,
+        help="These sizes, instead of -m and --factor.")] = "",
     heap: Annotated[bool, typer.Option(
-        "--heap", help="With direct access to arrays in shared heaps (shared_heap).")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE")] = None,
-    csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE")] = None,
-    plot_file: Annotated[Path | None, typer.Option(
-        "--plot", metavar="FILE", help="A figure (.png, .svg, .pdf); needs matplotlib.")] = None,
+        "--heap", metavar=options.FLAG, show_default=False, rich_help_panel=options.PREDICTED,
+        help="Also direct access to arrays in shared heaps.")] = False,
+    json_file: options.JSONFile = None,
+    csv_file: options.CSVFile = None,
+    plot_file: options.PlotFile = None,
 ) -> None:
-    """Predict the time of every algorithm, and where the fastest one changes.
+    """Predict every algorithm's time, and where the fastest one changes.
 
-    Uses the equations of Li, Hoefler & Snir 2013 and what staging adds to them (docs/model.md).
-    Nothing is measured: with --topology and --params for machines that one does not have.
+    By the equations of Li, Hoefler & Snir 2013 and what staging adds to
+    them (docs/model.md). Nothing is measured: with --topology and
+    --params for machines that one does not have.
     """
     names = collectives_of(collectives)
     chosen = selection.sizes(sizes, factor, size_list, 8)
     output.check_files(json=json_file, csv=csv_file, plot=plot_file)
     rows, changes = [], []
     counts = selection.rank_counts(ranks) if ranks or not topology else [cores_of(topology)]
+    console = page_console()
+    announced = False
     for count in counts:
         machine = machine_of(topology, params, count)
+        if not announced:
+            announced = True
+            announce(console, f"Predicting {', '.join(names)}; nothing is measured", 1)
         rows += predictions(machine, names, chosen, heap)
         changes += crossovers_of(machine, names, chosen, heap)
-    console = page_console()
     for count in counts:
         console.print(model_output.predictions_table(
             [row for row in rows if row["ranks"] == count],

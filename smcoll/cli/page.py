@@ -14,6 +14,8 @@ from rich.text import Text
 from smcoll.launch import launch
 
 WIDTH = 80
+# To start the ranks of a job, and to let them settle.
+SECONDS_A_JOB = 4.0
 
 
 def page_console() -> Console:
@@ -80,6 +82,26 @@ def prose(console: Console, text: str) -> None:
             line = f"{line} {word}" if line else word
     for one in [*lines, line]:
         console.print(Text(one), soft_wrap=True)
+
+
+def announce(console: Console, text: str, seconds: float) -> None:
+    """The first line of a command's output: what it will do, and about how long that takes."""
+    prose(console, f"{text}: about {duration(seconds)}")
+
+
+def duration(seconds: float) -> str:
+    """For people, who want to know whether to wait."""
+    if seconds < 1.5:
+        return "a second"
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    minutes = seconds / 60
+    return f"{minutes:.0f} minutes" if minutes < 90 else f"{minutes / 60:.1f} hours"
+
+
+def counted(number: int, word: str) -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def size(number: float) -> str:

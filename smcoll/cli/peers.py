@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from smcoll.bench.compare_job import CompareTask
-from smcoll.cli import compare_output, info, jobs
+from smcoll.cli import compare_output, info, jobs, page
 from smcoll.cli.jobs import Where
 from smcoll.cli.page import prose
 from smcoll.launch import launch
@@ -31,8 +31,8 @@ print(json.dumps([mpi.title, list(mpi_settings.settings(mpi.family, several_node
 """
 
 
-def compare_peers(task: CompareTask, environments: list[str], counts: list[int],
-                  where: Where) -> dict:
+def compare_peers(console: Console, task: CompareTask, environments: list[str],
+                  counts: list[int], where: Where) -> dict:
     """Measure in every environment and setting. The record: merged rows, and each peer's own."""
     found: dict[str, tuple[str, str]] = {}
     for environment in environments:
@@ -41,6 +41,11 @@ def compare_peers(task: CompareTask, environments: list[str], counts: list[int],
             raise typer.BadParameter(f"--peers {environment}: {title} is in {found[title][0]} too")
         for setting in settings:
             found[title if setting == "default" else f"{title} {setting}"] = environment, setting
+    points = len(list(task.points()))
+    jobs.announce(console, f"Comparing {page.counted(points, 'point')} with "
+                  f"{page.counted(len(found), 'way')} to run an MPI", counts,
+                  len(found) * len(counts),
+                  len(found) * len(counts) * points * task.settings["budget"])
     peers: dict[str, dict] = {}
     for name, (environment, setting) in found.items():
         print(f"measuring {name}", file=sys.stderr, flush=True)

@@ -20,30 +20,33 @@ LONGEST_INPUT = 100_000
 
 def run_command(
     program: Annotated[list[str], typer.Argument(
-        metavar="PROGRAM [ARGUMENTS]...", help="Python file (- for standard input, with -m a "
-        "module, with -c the program itself), and what belongs to it.", show_default=False)],
-    ranks: Annotated[int | None, typer.Option(
-        "-n", "--ranks", min=1, show_default=False,
-        help="Start this many ranks. Without it: run in this process, which mpiexec, srun or "
-        "nobody started as a rank.")] = None,
+        metavar="PROGRAM [ARGUMENTS]...", show_default=False,
+        help="A Python file, - for standard input; what follows is its own.")],
     module: Annotated[bool, typer.Option(
-        "-m", "--module", help="PROGRAM is the name of a module, as with `python -m`.")] = False,
+        "-m", "--module", metavar=options.FLAG, show_default=False,
+        rich_help_panel=options.PROGRAM, help="PROGRAM is a module, as with `python -m`.",
+        )] = False,
     code: Annotated[bool, typer.Option(
-        "-c", "--code", help="PROGRAM is Python code, as with `python -c`.")] = False,
+        "-c", "--code", metavar=options.FLAG, show_default=False,
+        rich_help_panel=options.PROGRAM, help="PROGRAM is code, as with `python -c`.")] = False,
     heap: Annotated[bool, typer.Option(
-        "--heap", help="Put numpy's larger arrays into shared heaps, where other ranks read and "
-        "write them directly (SMCOLL_HEAP=1).")] = False,
+        "--heap", metavar=options.FLAG, show_default=False, rich_help_panel=options.PROGRAM,
+        help="numpy's larger arrays into shared heaps (SMCOLL_HEAP=1).")] = False,
+    ranks: Annotated[int | None, typer.Option(
+        "-n", "--ranks", min=1, metavar="N", show_default=False, rich_help_panel=options.RANKS,
+        help="Start so many; without it run in this process, a rank or not.")] = None,
     hosts: options.Hosts = "",
     host_file: options.HostFile = None,
-    yes: options.Yes = False,
-    layout: Annotated[str | None, typer.Option(
-        help="Bind ranks to CPUs: compact, spread, or a list such as 0,2,4-7.")] = None,
+    layout: options.Layout = None,
     mpi_option: Annotated[list[str] | None, typer.Option(
-        "--mpi-option", help="One more word for mpiexec; repeat it for more.")] = None,
+        "--mpi-option", metavar="WORD", rich_help_panel=options.RANKS,
+        help="One more word for mpiexec; repeat it.")] = None,
+    yes: options.Yes = False,
 ) -> None:
-    """Run a program with MPI.COMM_WORLD's collectives through shared memory.
+    """Run a program with MPI.COMM_WORLD's collectives in shared memory.
 
-    An uncaught exception on one rank ends the whole job, as `python -m mpi4py` does.
+    An uncaught exception on one rank ends the whole job, as with
+    `python -m mpi4py`.
     """
     global postponed
     if module and code:

@@ -22,37 +22,39 @@ def sweep_nodes_command(
     hosts: options.Hosts = "",
     host_file: options.HostFile = None,
     pretended: Annotated[str, typer.Option(
-        "--pretend-nodes", metavar="N[,N...]", show_default="none",
-        help="Deal this machine's ranks out to so many nodes that smcoll takes for several; MPI "
-        "sees one. Jobs of their own for each number.")] = "",
+        "--pretend-nodes", metavar="N,...", show_default=False, rich_help_panel=options.RANKS,
+        help="Deal them out to so many nodes of smcoll's on this machine.")] = "",
+    yes: options.Yes = False,
+    collectives: Annotated[str, typer.Option(
+        metavar="NAME,...", rich_help_panel=options.WORK, help="Which.")] = ",".join(COLLECTIVES),
     sizes: options.MessageSize = "8:1M",
     factor: options.Factor = 8,
     size_list: options.SizeList = "",
-    collectives: Annotated[str, typer.Option(
-        metavar="NAME[,NAME...]", help=f"Of {', '.join(COLLECTIVES)}.")] = ",".join(COLLECTIVES),
     forms: Annotated[str, typer.Option(
-        metavar="NAME[,NAME...]", help="Which forms: tree (leaders, by recursive doubling), "
-        "dissemination (leaders), tiled (a slice by each of several ranks of a node).",
+        metavar="NAME,...", rich_help_panel=options.WORK,
+        help="By leaders (tree, dissemination), or a slice by each of several ranks (tiled).",
         )] = ",".join(FORMS),
     network_ranks: Annotated[str, typer.Option(
-        metavar="N[,N...]", show_default="smcoll's choice",
-        help="Ranks of a node that exchange slices at once (tiled).")] = "",
+        metavar="N,...", show_default="smcoll's choice", rich_help_panel=options.WORK,
+        help="Ranks of a node that exchange slices (tiled).")] = "",
+    budget: Annotated[float, typer.Option(
+        min=0.001, metavar="SECONDS", rich_help_panel=options.PRECISION,
+        help="For each form and message size.")] = 0.3,
+    repetitions: Annotated[int, typer.Option(
+        "-r", "--repetitions", min=1, metavar="N", rich_help_panel=options.PRECISION,
+        help="Blocks of each, by turns.")] = 9,
     iterations: options.Iterations = 0,
     warmup: options.Warmup = 0,
-    repetitions: Annotated[int, typer.Option(
-        "-r", "--repetitions", min=1, help="Blocks of each, by turns.")] = 9,
-    budget: Annotated[float, typer.Option(
-        min=0.001, help="Seconds for each form and message size, validation apart.")] = 0.3,
     validate: options.Validate = True,
     json_file: options.JSONFile = None,
     csv_file: options.CSVFile = None,
     plot_file: options.PlotFile = None,
-    yes: options.Yes = False,
 ) -> None:
-    """Measure Allreduce and Barrier across nodes in each form, beside MPI's own.
+    """Measure Allreduce and Barrier across nodes in each form.
 
-    As in figures 21 (forms against vector size) and 25 (Barrier against the number of ranks) of
-    Li, Hoefler & Snir 2013. Started under mpiexec, it measures with the ranks of that job.
+    Beside MPI's own, as in figures 21 (against vector size) and 25
+    (against the number of ranks) of Li, Hoefler & Snir 2013. Under
+    mpiexec it measures with the ranks of that job.
     """
     names = selection.known_names("--collectives", collectives, COLLECTIVES)
     task = NodesTask(
@@ -67,10 +69,13 @@ def sweep_nodes_command(
     counts = selection.rank_counts(ranks, where.hosts)
     nodes = (selection.numbers_of("nodes", "--pretend-nodes", pretended, MOST) if pretended
              else [0])
+    console = page_console()
     if launch.under_mpiexec():
         if ranks or where.is_chosen or len(nodes) > 1:
             raise typer.BadParameter("this is a rank of a job already: leave -n and --hosts out, "
                                      "and name one number of nodes to pretend")
+        if launch.is_first_rank():
+            jobs.announce(console, "Measuring forms across nodes", [], 0, seconds_of(task))
         record = jobs.inside_job(replace(task, pretended_nodes=nodes[0]))
         if record is None:
             return  # not rank 0
@@ -83,9 +88,17 @@ def sweep_nodes_command(
         if max(nodes) > min(counts):
             raise typer.BadParameter(f"--pretend-nodes {pretended}: a node needs a rank")
         guard.check_ranks(counts, where.hosts, yes)
+        number = len(counts) * len(nodes)
+        jobs.announce(console, f"Measuring {task.rows()} forms and sizes across nodes", counts,
+                      number, number * seconds_of(task))
         record = outside_jobs(task, counts, nodes, where)
-    print_times(page_console(), record["rows"])
+    print_times(console, record["rows"])
     output.finish(record, json_file, csv_file, plot_file, plot)
+
+
+def seconds_of(task: NodesTask) -> float:
+    """All time budgets of a job: of each form, and of MPI beside those of a point."""
+    return task.settings["budget"] * (task.rows() + len(list(task.points())))
 
 
 def outside_jobs(task: NodesTask, counts: list[int], nodes: list[int], where: jobs.Where) -> dict:

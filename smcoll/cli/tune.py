@@ -19,38 +19,43 @@ from smcoll.tuning.model import fit, machine, parameters
 
 def tune_command(
     ranks: options.Counts = "",
+    yes: Annotated[bool, typer.Option(
+        "-y", "--yes", "--force", metavar=options.FLAG, show_default=False,
+        rich_help_panel=options.RANKS,
+        help="Don't ask: busy machine, model far off, more than 8 a core.")] = False,
+    collectives: Annotated[str, typer.Option(
+        metavar="NAME,...", rich_help_panel=options.WORK,
+        help="Which; all: every one of the model's.")] = "barrier,bcast,reduce,allreduce",
     sizes: options.MessageSize = "8:4M",
     factor: options.Factor = 8,
     size_list: options.SizeList = "",
-    collectives: Annotated[str, typer.Option(
-        metavar="NAME[,NAME...]", help=f"Of {', '.join(model.COLLECTIVES)}; or all.",
-        )] = "barrier,bcast,reduce,allreduce",
-    rounds: Annotated[int, typer.Option(
-        min=1, help="How often everything is measured; medians count.")] = 3,
-    repetitions: Annotated[int, typer.Option(
-        "-r", "--repetitions", min=1, help="Blocks of each variant in a round, by turns.")] = 5,
-    budget: Annotated[float, typer.Option(
-        min=0.0001, help="Seconds for each variant and size in a round.")] = 0.02,
     heap: Annotated[bool, typer.Option(
-        "--heap", help="All arrays in shared heaps: direct access (shared_heap) is one more "
-        "algorithm, and the table is for communicators with Config(heap=True).")] = False,
+        "--heap", metavar=options.FLAG, show_default=False, rich_help_panel=options.WORK,
+        help="Arrays in shared heaps; the table is for Config(heap=True).")] = False,
+    rounds: Annotated[int, typer.Option(
+        min=1, metavar="N", rich_help_panel=options.PRECISION,
+        help="How often everything is measured.")] = 3,
+    repetitions: Annotated[int, typer.Option(
+        "-r", "--repetitions", min=1, metavar="N", rich_help_panel=options.PRECISION,
+        help="Blocks of each variant in a round.")] = 5,
+    budget: Annotated[float, typer.Option(
+        min=0.0001, metavar="SECONDS", rich_help_panel=options.PRECISION,
+        help="For each variant and size in a round.")] = 0.02,
     table_file: Annotated[str, typer.Option(
         "--table", metavar="FILE", show_default="where smcoll.Comm looks for it",
-        help="Where the decision table goes; off: nowhere.")] = "auto",
+        rich_help_panel=options.FILES, help="The decision table; off: none.")] = "auto",
     clear: Annotated[bool, typer.Option(
-        "--clear", help="Remove the decision table instead: built-in defaults hold again.",
-        )] = False,
+        "--clear", metavar=options.FLAG, show_default=False, rich_help_panel=options.FILES,
+        help="Remove the table instead: built-in defaults hold.")] = False,
     json_file: options.JSONFile = None,
     csv_file: options.CSVFile = None,
     plot_file: options.PlotFile = None,
-    yes: Annotated[bool, typer.Option(
-        "-y", "--yes", "--force", help="Don't ask: on a busy machine, where the model is far off, "
-        "before more than 8 ranks a core.")] = False,
 ) -> None:
-    """Measure the model's parameters and every algorithm, and write the decision table.
+    """Measure this machine and every algorithm, and write the decision table.
 
-    Prints predicted beside measured times, with the error. Communicators with as many ranks use
-    the table from then on (comm.explain says so). Run it while nothing else runs.
+    Prints predicted beside measured times. Communicators with as many
+    ranks use the table from then on (comm.explain says so). Run it while
+    nothing else runs.
     """
     if clear:
         clear_table(table_file)
@@ -72,6 +77,9 @@ def tune_command(
                                     "validate": False}, rounds, cores, config={"table": "off"},
                     heap=heap)
     meta = jobs.describe(task, launch.mpi_info())
+    console = page_console()
+    jobs.announce(console, f"Tuning {', '.join(names)}", counts, len(counts),
+                  sum(seconds_of(task, count) for count in counts))
     record = tune(task, counts, cores, meta)
     if meta.get("partial"):
         if json_file is not None:
@@ -79,7 +87,6 @@ def tune_command(
         if csv_file is not None:
             output.write_csv(csv_file, record["measured"])
         output.tell_partial(meta, len(record["measured"]), json_file, csv_file)
-    console = page_console()
     for count in counts:
         rows = [row for row in record["rows"] if row["ranks"] == count]
         console.print(model_output.compared_table(rows, f"{count} ranks: predicted beside "
@@ -98,6 +105,16 @@ def tune_command(
     if problem and tables.file_of(table_file) is not None:
         guard.ask(f"{problem}: no table is written", "Write it all the same?", yes)
     write_table(console, table_file, record)
+
+
+# The model's parameters, once for each collective in a round (docs/model.md has the steps).
+PROBING_SECONDS = 0.7
+
+
+def seconds_of(task: TuneTask, ranks: int) -> float:
+    """All time budgets of a job, and its measurements of parameters."""
+    return (task.settings["budget"] * task.rows(ranks)
+            + PROBING_SECONDS * task.rounds * len(task.collectives))
 
 
 def tune(task: TuneTask, counts: list[int], cores: int, meta: dict) -> dict:

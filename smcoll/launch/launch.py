@@ -176,6 +176,19 @@ def under_mpiexec(environment: Mapping[str, str] | None = None) -> bool:
     return any(name in environment for name in _RANK_NAMES)
 
 
+def is_first_rank(environment: Mapping[str, str] | None = None) -> bool:
+    """Whether this process is rank 0, as far as its launcher says so in the environment."""
+    environment = os.environ if environment is None else environment
+    return next((environment[name] for name in _RANK_NAMES if name in environment), "0") == "0"
+
+
+def job_size(environment: Mapping[str, str] | None = None) -> int:
+    """How many ranks the job around this process has, as its launcher says; 0: it doesn't."""
+    environment = os.environ if environment is None else environment
+    sizes = [environment.get(name, "") for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")]
+    return next((int(text) for text in sizes if text.isdigit()), 0)
+
+
 def outer_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment without what a launcher told this rank about the job around it."""
     environment = os.environ if environment is None else environment

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +15,14 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from smcoll import config
 from smcoll.algorithms import ALGORITHMS
 from smcoll.base import __version__
 from smcoll.bench import floor
-from smcoll.cli import guard, output, peers, selection
+from smcoll.cli import guard, output, page, peers, selection
+from smcoll.cli.app import app
 from smcoll.launch import hosts, launch, mpi_settings
 from smcoll.topology import node
 
@@ -614,3 +617,51 @@ def test_plot_without_matplotlib_says_what_to_install(tmp_path):
     result = smcoll("compare", "-n", 2, "--plot", tmp_path / "x.png", code=2,
                     environment={"PYTHONPATH": str(tmp_path)})
     assert "smcoll[plot]" in result.stderr
+
+
+# ---------------------------------------------------------------------- help, and first lines
+
+COMMANDS = typer.main.get_command(app).commands
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_groups_and_short_texts(name):
+    command = COMMANDS[name]
+    options = [one for one in command.params if one.name not in ("help", "program", "pids")]
+    assert options and command.rich_help_panel
+    for one in options:
+        assert one.rich_help_panel, one.name
+        assert 5 <= len(one.help) <= 100 and "\n" not in one.help, one.name
+    # Paragraphs are shown line by line.
+    assert max(map(len, command.help.splitlines())) <= 78
+    text = CliRunner().invoke(app, [name, "-h"], env={"COLUMNS": "80"}).output
+    assert all(f"─ {one.rich_help_panel} ─" in text for one in options)
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(text.splitlines()) <= 100
+
+
+ABOUT = re.compile(r": about (a second|\d+ seconds|\d+ minutes|[\d.]+ hours)$")
+
+
+def test_the_first_line_says_what_a_measurement_does_and_how_long_it_takes(compared, swept):
+    first = compared[0].stdout.splitlines()[0]
+    assert first.startswith("Comparing 10 points (collective and size) on 2 ranks in 2 jobs: about")
+    assert ABOUT.search(first)
+    first = swept[0].stdout.splitlines()[0]
+    assert first.startswith(f"Sweeping {len(swept[1]['rows'])} variants and sizes on 3 ranks in 1 ")
+    assert ABOUT.search(first)
+
+
+@pytest.mark.parametrize("command, words", [
+    (["info"], "Looking at this machine"), (["info", "--config"], "All settings"),
+    (["model", "--params", "westmere", "--topology", "core:2", "--collectives", "bcast"],
+     "Predicting bcast")])
+def test_the_first_line_says_what_is_shown(command, words):
+    first = smcoll(*command).stdout.splitlines()[0]
+    assert first.startswith(words) and ABOUT.search(first)
+
+
+@pytest.mark.parametrize("seconds, text", [
+    (0.5, "a second"), (12.3, "12 seconds"), (100, "2 minutes"), (3600 * 5, "5.0 hours")])
+def test_durations_for_people(seconds, text):
+    assert page.duration(seconds) == text
