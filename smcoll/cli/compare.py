@@ -85,6 +85,7 @@ def compare_command(
     where = jobs.Where(layout, selection.hosts(hosts, host_file))
     output.check_files(json=json_file, csv=csv_file, plot=plot_file)
     names = selection.collectives(collectives)
+    output.check_figure(plot_file, names)
     dtype = selection.element_type(element)
     limit = selection.bytes_list("-M", memory)[0] if memory else (
         psutil.virtual_memory().available // 2)

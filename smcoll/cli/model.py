@@ -57,6 +57,7 @@ def model_command(
     names = collectives_of(collectives)
     chosen = selection.sizes(sizes, factor, size_list, 8)
     output.check_files(json=json_file, csv=csv_file, plot=plot_file)
+    output.check_figure(plot_file, names)
     rows, changes = [], []
     counts = selection.rank_counts(ranks) if ranks or not topology else [cores_of(topology)]
     console = page_console()

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console, Group
 from rich.text import Text
 
-from smcoll.cli.output import microseconds, plot_panels, style_of
+from smcoll.cli.output import NOTHING_TO_DRAW, microseconds, plot_panels, style_of
 from smcoll.cli.page import Column, prose, sectioned
 
 # So many sizes stand side by side in 80 columns, beside an algorithm's name.
@@ -131,7 +131,7 @@ def plot(file: Path, rows: list[dict], title: str) -> None:
     rows = [row for row in rows if row["collective"] != "barrier"
             and row["predicted_us"] is not None]
     if not rows:
-        raise typer.BadParameter("--plot draws time against size: a barrier has none")
+        raise typer.BadParameter(NOTHING_TO_DRAW)
     plot_panels(file, rows, title, draw)
 
 

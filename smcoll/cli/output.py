@@ -26,6 +26,7 @@ STYLES = [
 ]
 
 MOST_BANDS = 6
+NOTHING_TO_DRAW = "--plot draws time against size: a barrier has none"
 DASHES = ("-", "--", ":", "-.")
 
 
@@ -75,6 +76,12 @@ def check_files(**files: Path | None) -> None:
             raise typer.BadParameter(f"--{option} {file}: {error.strerror}") from None
 
 
+def check_figure(plot_file: Path | None, collectives: Sequence[str]) -> None:
+    """Whether there will be something to draw, before it is measured."""
+    if plot_file is not None and set(collectives) == {"barrier"}:
+        raise typer.BadParameter(NOTHING_TO_DRAW)
+
+
 def _try_to_write(file: Path) -> None:
     """OSError where it can't be. What is there stays as it is."""
     if file.exists() and not file.is_file() and not file.is_dir():
@@ -100,8 +107,12 @@ def finish(record: dict, json_file: Path | None, csv_file: Path | None, plot_fil
         write_json(json_file, record)
     if csv_file is not None:
         write_csv(csv_file, record["rows"])
-    if plot_file is not None and (record["rows"] or not stopped):
-        draw(plot_file, record["rows"], title_of(record["meta"]))
+    if plot_file is not None:
+        try:
+            draw(plot_file, record["rows"], title_of(record["meta"]))
+        except typer.BadParameter as error:
+            # Stopped too early, or all results were wrong: the other files are written.
+            typer.echo(f"smcoll: no figure: {error.message}", err=True)
     if stopped:
         tell_partial(record["meta"], len(record["rows"]), json_file, csv_file, plot_file)
     if any(row["valid"] is False for row in record["rows"]):
@@ -274,7 +285,7 @@ def plot(file: Path, rows: list[dict], title: str) -> None:
     """Time against size, one panel per rank count and collective."""
     rows = [row for row in rows if row["collective"] != "barrier"]
     if not rows:
-        raise typer.BadParameter("--plot draws time against size: a barrier has none")
+        raise typer.BadParameter(NOTHING_TO_DRAW)
     plot_panels(file, rows, title, lambda panel, chosen: draw_curves(panel, curves_of(chosen)))
 
 
@@ -305,7 +316,7 @@ def plot_sweep(file: Path, rows: list[dict], title: str) -> None:
     cases = list(dict.fromkeys((row["collective"], row["ranks"], row["layout"]) for row in rows
                                if row["collective"] != "barrier"))
     if not cases:
-        raise typer.BadParameter("--plot draws time against size: a barrier has none")
+        raise typer.BadParameter(NOTHING_TO_DRAW)
     columns = columns_for(len(cases))
     # The lower row only where somebody has several radices.
     high = 2 if radix_curves(rows) else 1

@@ -84,6 +84,7 @@ def sweep_command(
         selection.radices("--fan-out", fan_out), selection.arities("--arity", arity),
         selection.bytes_list("--segment-sizes", segment_sizes))
     output.check_files(json=json_file, csv=csv_file, plot=plot_file)
+    output.check_figure(plot_file, names)
     console = page_console()
     if launch.under_mpiexec():
         if ranks or layout:

@@ -69,6 +69,7 @@ def tune_command(
     if min(counts) < 2:
         raise typer.BadParameter(f"-n {ranks}: a collective needs 2 ranks")
     output.check_files(json=json_file, csv=csv_file, plot=plot_file)
+    output.check_figure(plot_file, names)
     cores = len(launch.cores(node.allowed_cpus()))
     if cores < 2:
         raise typer.BadParameter("one core alone has no distance to measure")

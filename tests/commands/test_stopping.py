@@ -8,9 +8,11 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from test_cli import smcoll
 
@@ -50,14 +52,31 @@ def test_a_file_that_is_there_is_kept_until_the_new_one_is_written(tmp_path):
     assert (tmp_path / "x.json").read_text() == "old"
 
 
-def records_of(pid: int) -> int:
-    """How many rows the ranks have written into the command's file, which has no name."""
+def records_of(pid: int, folder: Path) -> int:
+    """How many rows ranks have written into the files, without names in ``folder``, of a command
+    and of those that it has started.
+    """
     found = 0
-    for link in Path(f"/proc/{pid}/fd").iterdir():
+    with contextlib.suppress(psutil.Error, OSError):
+        found += sum(records_of(child.pid, folder) for child in psutil.Process(pid).children())
+    try:
+        links = list(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return found
+    for link in links:
         with contextlib.suppress(OSError):
-            if "(deleted)" in os.readlink(link):
+            target = os.readlink(link)
+            if target.startswith(str(folder)) and "(deleted)" in target:
                 found += link.read_bytes().count(RECORD_MARK.encode())
     return found
+
+
+@pytest.mark.parametrize("command", [
+    ["compare"], ["sweep"], ["tune"], ["model", "--params", "westmere", "--topology", "core:2"]])
+def test_a_figure_of_nothing_is_refused_before_anything_is_measured(tmp_path, command):
+    pytest.importorskip("matplotlib")
+    result = smcoll(*command, "--collectives", "barrier", "--plot", tmp_path / "x.svg", code=2)
+    assert "a barrier has none" in words(result.stderr) and result.stdout == ""
 
 
 def start_and_stop(folder, how, *arguments, measures=True):
@@ -72,7 +91,8 @@ def start_and_stop(folder, how, *arguments, measures=True):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     try:
         deadline = time.monotonic() + 60
-        while not (records_of(process.pid) if measures else list(folder.glob("smcoll-job-*"))):
+        while not (records_of(process.pid, folder) if measures
+                   else list(folder.glob("smcoll-job-*"))):
             assert process.poll() is None and time.monotonic() < deadline, process.communicate()
             time.sleep(0.1)
         if how == signal.SIGINT:
@@ -88,7 +108,9 @@ def start_and_stop(folder, how, *arguments, measures=True):
 @pytest.mark.parametrize("how, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("command", [
     ["compare", "-n", 2, "--budget", 0.2, "--collectives", "barrier,bcast,allreduce,alltoall"],
-    ["sweep", "-n", 2, "--budget", 0.05]], ids=["compare", "sweep"])
+    ["compare", "-n", 2, "--budget", 0.2, "--collectives", "barrier,bcast,allreduce,alltoall",
+     "--peers", sys.prefix],
+    ["sweep", "-n", 2, "--budget", 0.05]], ids=["compare", "peers", "sweep"])
 def test_what_was_measured_until_a_signal_is_kept_and_marked(tmp_path, how, code, command):
     result = start_and_stop(tmp_path / "tmp", how, *command, "--json", tmp_path / "x.json",
                             "--csv", tmp_path / "x.csv")
@@ -105,7 +127,7 @@ def test_what_was_measured_until_a_signal_is_kept_and_marked(tmp_path, how, code
 
 
 def test_a_tune_that_is_stopped_writes_no_table(tmp_path):
-    result = start_and_stop(tmp_path / "tmp", signal.SIGTERM, "tune", "-n", 2, "--table",
+    result = start_and_stop(tmp_path / "tmp", signal.SIGTERM, "tune", "-n", 2, "--yes", "--table",
                             tmp_path / "table.json", "--json", tmp_path / "x.json")
     assert result.returncode == 143, result.stderr
     record = json.loads((tmp_path / "x.json").read_text())
