@@ -123,7 +123,8 @@ def print_rows(rows: list[dict], title: str) -> None:
         table.add_row(str(row["bytes"]),
                       *(output.microseconds(row[f"{name}_us"]) for name in
                         ("smcoll", "openmp", "mpi")),
-                      output.ratio(row["ratio"], row["ratio_low"]), row["algorithm"], row["path"],
+                      output.ratio(row["ratio"], row["ratio_low"], row["ratio_high"]),
+                      row["algorithm"], row["path"],
                       f"WRONG: {', '.join(wrong)}" if wrong else "yes")
     console = output.wide_console()
     console.print(table)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,18 @@ MAX_BANKS = 8
 MAX_SEGMENTS = 64
 MAX_INLINE_SLOTS = 1024
 RADIX_LIMIT = 255
+
+# Variables that are no fields of Config: where ranks are and what machine they are on (topology),
+# and what tests, CI and builds have of their own.
+OTHER_VARIABLES = ("SMCOLL_NODE", "SMCOLL_TOPOLOGY", "SMCOLL_BINDING", "SMCOLL_NETWORK",
+                   "SMCOLL_HWLOC")
+OTHER_PREFIXES = ("SMCOLL_TEST_", "SMCOLL_CI_", "SMCOLL_BUILD_")
+# Set for the ranks of a job whose launcher has told of unknown names already.
+NAMES_TOLD = "SMCOLL_NAMES_TOLD"
+# By which launchers tell a process its rank: only the first one warns.
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "ALPS_APP_PE",
+          "SLURM_PROCID")
+_looked_at_names = False
 
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "KB": 1 << 10, "KIB": 1 << 10, "M": 1 << 20, "MB": 1 << 20,
           "MIB": 1 << 20, "G": 1 << 30, "GB": 1 << 30, "GIB": 1 << 30}
@@ -276,6 +290,7 @@ class Config:
         def __init__(self, **fields: float | str | bool) -> None: ...
 
     def __post_init__(self):
+        warn_of_unknown_names()
         for entry in fields(self):
             value, source = getattr(self, entry.name), entry.name
             if value is None:
@@ -291,6 +306,42 @@ class Config:
 def environment_name(name: str) -> str:
     """The environment variable of a field of Config."""
     return f"SMCOLL_{name.upper()}"
+
+
+def unknown_names(environment: Mapping[str, str]) -> list[str]:
+    """One line for each ``SMCOLL_*`` variable that means nothing, with the nearest that does."""
+    known = [*(environment_name(entry.name) for entry in fields(Config)), *OTHER_VARIABLES]
+    lines = []
+    for name in sorted(environment):
+        if (not name.startswith("SMCOLL_") or name.startswith(OTHER_PREFIXES)
+                or name in known or name == NAMES_TOLD):
+            continue
+        from difflib import get_close_matches  # seldom needed
+
+        # What all have in common would make any two alike.
+        nearest = get_close_matches(name[7:], [one[7:] for one in known], n=1)
+        lines.append(f"smcoll: {name} is no setting and is ignored ("
+                     + (f"SMCOLL_{nearest[0]} is one; " if nearest else "")
+                     + "smcoll info --config has them all)")
+    return lines
+
+
+def warn_of_unknown_names() -> None:
+    """Once, by one process of a job: a misspelt setting would be ignored silently."""
+    global _looked_at_names
+    if _looked_at_names:
+        return
+    _looked_at_names = True
+    rank = next((os.environ[name] for name in _RANKS if name in os.environ), "0")
+    if rank != "0" or NAMES_TOLD in os.environ:
+        return
+    for line in unknown_names(os.environ):
+        print(line, file=sys.stderr, flush=True)
+
+
+def told_of_names() -> dict[str, str]:
+    """For the environment of ranks that this process starts: whether it has warned already."""
+    return {NAMES_TOLD: "1"} if _looked_at_names and unknown_names(os.environ) else {}
 
 
 def describe() -> list[dict[str, str]]:

@@ -106,7 +106,7 @@ def print_table(console: Console, meta: dict, job: dict, rows: list[dict]) -> No
         table.add_row(
             row["collective"], str(row["bytes"]), row["algorithm"],
             output.microseconds(row["native_us"]), output.microseconds(row["by_level_us"]),
-            output.ratio(row["ratio"], row["ratio_low"]),
+            output.ratio(row["ratio"], row["ratio_low"], row["ratio_high"]),
             output.microseconds(row["predicted_native_us"]),
             output.microseconds(row["predicted_by_level_us"]), times,
             output.microseconds(row["smcoll_us"]))

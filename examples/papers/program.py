@@ -450,7 +450,7 @@ def _table(meta: dict, rows: list[dict]):
             _milliseconds(row["computing_s"]),
             *(_milliseconds(row["collectives_s"].get(name, 0.0)) for name in names),
             _milliseconds(row["communication_s"]),
-            output.ratio(row.get("ratio"), row.get("ratio_low")),
+            output.ratio(row.get("ratio"), row.get("ratio_low"), row.get("ratio_high")),
             _milliseconds(row["waiting_s"]), _milliseconds(row["total_s"]),
             "-" if total_ratio is None else f"{total_ratio:.2f}",
             "yes" if row["valid"] else "NO")

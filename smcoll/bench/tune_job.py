@@ -7,6 +7,7 @@ cores that move) changes it for parameters and times alike, and medians over rou
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -111,8 +112,10 @@ class TuneTask:
                 for collective, nbytes in self.points():
                     # Just before, so that parameters and times are of the same state.
                     distance = prober.distance()
-                    rows = [*(prober.rows() if collective != last else ()),
-                            *self._point(bench, accelerated, collective, nbytes)]
+                    # Each is told as soon as it is there: somebody watches.
+                    rows = itertools.chain(
+                        prober.rows() if collective != last else (),
+                        self._point(bench, accelerated, collective, nbytes))
                     last = collective
                     for row in rows:
                         tell(row | {"round": number, "distance_ns": distance})

@@ -15,7 +15,7 @@ def main() -> None:
     if word == "run-rank":
         from smcoll.cli.run_program import run_program
 
-        run_program(sys.argv[3:], module=sys.argv[2] == "module")
+        run_program(sys.argv[3:], sys.argv[2])
     elif word == "measure-rank":
         from smcoll.bench.measure_rank import rank_main
 

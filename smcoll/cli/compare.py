@@ -1,4 +1,4 @@
-"""``smcoll compare``: smcoll beside MPI's own collectives, in one table."""
+"""``smcoll compare``: smcoll beside MPI's own collectives, a table for each opponent."""
 
 from __future__ import annotations
 
@@ -12,77 +12,80 @@ from rich.console import Console
 
 from smcoll.bench import floor
 from smcoll.bench.compare_job import CompareTask
-from smcoll.cli import jobs, options, output, peers, selection
+from smcoll.cli import compare_output, guard, jobs, options, output, page, peers, selection
+from smcoll.cli.page import page_console, prose
 from smcoll.launch import launch, mpi_settings
-from smcoll.tuning import distance
 
 
 def compare_command(
     ranks: options.Counts = "",
     hosts: options.Hosts = "",
     host_file: options.HostFile = None,
+    layout: options.Layout = None,
+    yes: options.Yes = False,
+    collectives: Annotated[str, typer.Option(
+        metavar="NAME,...", rich_help_panel=options.WORK,
+        help="Which; all: every one of the interface.",
+        )] = "barrier,bcast,reduce,allreduce",
     sizes: options.MessageSize = "8:4194304",
     factor: options.Factor = 4,
     size_list: options.SizeList = "",
-    collectives: Annotated[str, typer.Option(
-        metavar="NAME[,NAME...]", help="Which collectives; all: every one of the interface.",
-        )] = "barrier,bcast,reduce,allreduce",
-    offset: options.Offset = 16,
-    iterations: options.Iterations = 0,
-    warmup: options.Warmup = 0,
-    full: Annotated[bool, typer.Option(
-        "-f", "--full", help="Also the slowest and the fastest block of each.")] = False,
-    validate: options.Validate = True,
+    algorithms: Annotated[str, typer.Option(
+        metavar="NAME,...", rich_help_panel=options.WORK,
+        help="A row for each of these; auto: smcoll's choice.")] = "auto",
     element: options.Element = "float64",
     root: options.Root = "rotate",
-    repetitions: Annotated[int, typer.Option(
-        "-r", "--repetitions", min=1, help="Blocks of each, by turns.")] = 15,
-    budget: Annotated[float, typer.Option(
-        min=0.01, help="Seconds for each collective and size, validation apart.")] = 0.8,
     memory: Annotated[str, typer.Option(
-        "-M", "--memory", show_default="half of what is free",
-        help="Bytes that the buffers of all ranks may take; larger rows are left out.")] = "",
-    point_to_point: Annotated[bool, typer.Option(
-        help="Also against MPI's collectives forced onto point-to-point messages.")] = True,
-    algorithms: Annotated[str, typer.Option(
-        metavar="NAME[,NAME...]",
-        help="A row for each of these, wherever a collective has it; auto: smcoll's choice.",
-        )] = "auto",
-    heap: Annotated[bool, typer.Option(
-        "--heap", help="All arrays in shared heaps: a row with direct access (shared_heap) before "
-        "the one with staging.")] = False,
-    layout: Annotated[str | None, typer.Option(
-        show_default="mpiexec's own",
-        help="Bind ranks: compact, spread, or CPUs such as 0,2,4-7.")] = None,
-    thread_level: Annotated[str, typer.Option(
-        help="MPI's thread level: single, funneled, serialized or multiple (mpi4py's own).",
-        )] = "multiple",
+        "-M", "--memory", metavar="BYTES", show_default="half of what is free",
+        rich_help_panel=options.WORK,
+        help="For all buffers; larger rows are left out.")] = "",
     setting: Annotated[str, typer.Option(
-        "--mpi-setting", help="How MPI is set; default: as it comes. Open MPI: coll_sm (its "
-        "shared-memory component), over several hosts han (its hierarchical collectives) and tuned "
-        "(without them). MPICH: serialized.")] = "default",
+        "--mpi-setting", metavar="NAME", rich_help_panel=options.OPPONENTS,
+        help="How MPI is set. Open MPI: coll_sm; over several hosts han, tuned. MPICH: "
+        "serialized.")] = "default",
+    thread_level: Annotated[str, typer.Option(
+        metavar="LEVEL", rich_help_panel=options.OPPONENTS,
+        help="MPI's: single, funneled, serialized or multiple.")] = "multiple",
     peer_environments: Annotated[str, typer.Option(
-        "--peers", metavar="ENV[,ENV...]",
-        help="Python environments with smcoll and another MPI each: measure in all of them, in "
-        "each setting known of its MPI, and show smcoll beside the fastest.")] = "",
+        "--peers", metavar="ENV,...", show_default=False, rich_help_panel=options.OPPONENTS,
+        help="Python environments with other MPIs: measure in all of them, in each setting.")] = "",
     limits_file: Annotated[Path | None, typer.Option(
-        "--limits", metavar="FILE",
-        help="What bench/limits.py --json wrote on this machine: show the least time possible.",
-        )] = None,
+        "--limits", metavar="FILE", rich_help_panel=options.OPPONENTS,
+        help="Of bench/limits.py --json: show the least time possible.")] = None,
+    budget: Annotated[float, typer.Option(
+        min=0.01, metavar="SECONDS", rich_help_panel=options.PRECISION,
+        help="For each collective and size.")] = 0.8,
+    repetitions: Annotated[int, typer.Option(
+        "-r", "--repetitions", min=1, metavar="N", rich_help_panel=options.PRECISION,
+        help="Blocks of each, by turns.")] = 15,
+    iterations: options.Iterations = 0,
+    warmup: options.Warmup = 0,
+    offset: options.Offset = 16,
+    full: Annotated[bool, typer.Option(
+        "-f", "--full", metavar=options.FLAG, show_default=False,
+        rich_help_panel=options.SWITCHES, help="Show the slowest and the fastest block, too.",
+        )] = False,
+    validate: options.Validate = True,
+    point_to_point: Annotated[bool, typer.Option(
+        metavar=options.FLAG, show_default="on", rich_help_panel=options.SWITCHES,
+        help="Also against MPI forced onto point-to-point messages.")] = True,
+    heap: Annotated[bool, typer.Option(
+        "--heap", metavar=options.FLAG, show_default=False, rich_help_panel=options.SWITCHES,
+        help="Arrays in shared heaps: direct access beside staging.")] = False,
     json_file: options.JSONFile = None,
     csv_file: options.CSVFile = None,
     plot_file: options.PlotFile = None,
 ) -> None:
-    """Measure smcoll beside MPI's own collectives, on this machine, in the same job.
+    """Measure smcoll beside MPI's own collectives, on this machine.
 
-    Ratios say how many times faster smcoll is, with a 95 % lower bound. The exit code is 1 when
-    a result of smcoll's was wrong. Started under mpiexec, it measures with the ranks of that job,
-    on however many nodes they are.
+    Ratios say how many times faster smcoll is, with 95 % bounds. The
+    exit code is 1 when a result of smcoll's was wrong. Under mpiexec it
+    measures with the ranks of that job, on however many nodes they are.
     """
     where = jobs.Where(layout, selection.hosts(hosts, host_file))
-    if plot_file is not None:
-        output.require_matplotlib()
+    output.check_files(json=json_file, csv=csv_file, plot=plot_file)
     names = selection.collectives(collectives)
+    output.check_figure(plot_file, names)
     dtype = selection.element_type(element)
     limit = selection.bytes_list("-M", memory)[0] if memory else (
         psutil.virtual_memory().available // 2)
@@ -94,18 +97,22 @@ def compare_command(
         selection.algorithms(algorithms, names), limit, selection.thread_level(thread_level),
         heap=heap)
     limits = selection.limits(limits_file) if limits_file else None
-    console = output.wide_console()
+    console = page_console()
     if peer_environments:
         if launch.under_mpiexec():
             raise typer.BadParameter("--peers starts jobs of its own: not under mpiexec")
-        record = peers.compare_peers(task, selection.names(peer_environments),
-                                     selection.rank_counts(ranks, where.hosts), where)
+        counts = selection.rank_counts(ranks, where.hosts)
+        guard.check_ranks(counts, where.hosts, yes)
+        record = peers.compare_peers(
+            console, task, selection.names(peer_environments), counts, where)
         add_limits(record["rows"], limits)
         peers.print_record(console, record, full)
     elif launch.under_mpiexec():
         if ranks or where.is_chosen or setting != "default":
             raise typer.BadParameter("this is a rank of a job already: leave -n, --hosts, --layout "
                                      "and --mpi-setting out")
+        if launch.is_first_rank():
+            announce(console, task, [], 0)
         record = jobs.inside_job(task)
         if record is None:
             return  # not rank 0
@@ -114,13 +121,21 @@ def compare_command(
         print_table(console, record["meta"], record["meta"]["jobs"][0], record["rows"], full)
         print_notes(console, record)
     else:
-        record = outside_jobs(console, task, selection.rank_counts(ranks, where.hosts), where,
-                              setting, point_to_point, full, limits)
+        counts = selection.rank_counts(ranks, where.hosts)
+        guard.check_ranks(counts, where.hosts, yes)
+        record = outside_jobs(console, task, counts, where, setting, point_to_point, full, limits)
         print_notes(console, record)
     output.finish(record, json_file, csv_file, plot_file, output.plot)
 
 
 # ---------------------------------------------------------------------- measuring
+
+
+def announce(console: Console, task: CompareTask, counts: list[int], number: int) -> None:
+    """What will be measured, and how long it takes; ``number`` of jobs, 0 inside of one."""
+    points = len(list(task.points()))
+    jobs.announce(console, f"Comparing {page.counted(points, 'point')} (collective and size)",
+                  counts, number, max(1, number) * points * task.settings["budget"])
 
 
 def outside_jobs(console: Console, task: CompareTask, counts: list[int], where: jobs.Where,
@@ -138,30 +153,27 @@ def outside_jobs(console: Console, task: CompareTask, counts: list[int], where: 
     meta = jobs.describe(task, mpi) | {
         "layout": where.title, "mpi_setting": setting, "point_to_point": forced}
     record: dict = {"meta": meta, "rows": []}
+    each = 2 if forced else 1
+    announce(console, task, counts, each * len(counts))
     for count in counts:
-        total = task.rows() * (2 if forced else 1)
+        total = task.rows() * each
         with jobs.progress_bar(f"{count} ranks", total) as advance:
-            rows, job = jobs.run_job(task, count, where, known[setting].environment, advance)
-            if forced:
-                others, _ = jobs.run_job(task, count, where, forced, advance)
-                for row, other in zip(rows, others, strict=True):
-                    add_point_to_point(row, other)
+            rows, job = jobs.run_until_stopped(
+                task, count, where, known[setting].environment, advance, meta)
+            if forced and not meta.get("partial"):
+                others, _ = jobs.run_until_stopped(task, count, where, forced, advance, meta)
+                for row, other in zip(rows, others, strict=not meta.get("partial")):
+                    compare_output.add_forced(row, other)
         add_limits(rows, limits)
         record["rows"] += rows
         meta["jobs"].append(job)
-        print_table(console, meta, job, rows, full)
+        if rows:
+            print_table(console, meta, job, rows, full)
+        if any("point_to_point_us" in row for row in rows):
+            print_table(console, meta, job, rows, full, forced=True)
+        if meta.get("partial"):
+            break
     return record
-
-
-def add_point_to_point(row: dict, other: dict) -> None:
-    """Into a row what the second job measured: MPI forced onto messages, beside smcoll again."""
-    for name in ("us", "us_min", "us_max", "valid"):
-        row[f"point_to_point_{name}"] = other[f"mpi_{name}"]
-    for name in ("ratio", "ratio_low", "ratio_high"):
-        row[f"point_to_point_{name}"] = other[name]
-    row["problems"] += [f"with point-to-point messages: {text}" for text in other["problems"]]
-    if other["valid"] is False:
-        row["valid"] = False
 
 
 def add_limits(rows: list[dict], limits: dict | None) -> None:
@@ -175,35 +187,26 @@ def add_limits(rows: list[dict], limits: dict | None) -> None:
 # ---------------------------------------------------------------------- showing
 
 
-def print_table(console: Console, meta: dict, job: dict, rows: list[dict], full: bool) -> None:
-    """The table of one rank count."""
+def print_table(console: Console, meta: dict, job: dict, rows: list[dict], full: bool,
+                forced: bool = False) -> None:
+    """The table of one job."""
     title = f"{output.ranks_and_nodes(job)}, {meta['mpi']['title']}"
-    if meta.get("mpi_setting", "default") != "default":
-        title += f" ({meta['mpi_setting']})"
-    console.print(output.compare_table(rows, title, launch.TITLES[meta["mpi"]["family"]], full))
+    setting = meta.get("mpi_setting", "default")
+    title += " forced onto point-to-point messages" if forced else (
+        f" ({setting})" if setting != "default" else " as it comes")
+    console.print(compare_output.table(compare_output.against_forced(rows) if forced else rows,
+                                       title, launch.TITLES[meta["mpi"]["family"]], full))
 
 
 def print_notes(console: Console, record: dict) -> None:
     """How it was measured, and what was found wrong."""
     meta, settings = record["meta"], record["meta"]["point_to_point"]
-    console.print("us: median over blocks of the slowest rank's mean per call. times faster: "
-                  "MPI's time / smcoll's, block by block in the same job, with 95 % lower bound. "
-                  "cores: near where a cache line takes less than "
-                  f"{distance.NEAR_BELOW:.0f} ns there and back between the ranks' cores, far from "
-                  f"{distance.FAR_FROM:.0f} on; ratios are of the blocks in that state.",
-                  soft_wrap=True)
-    if settings:
-        text = " ".join(f"{name}={value}" for name, value in settings.items())
-        console.print(f"point-to-point: a second job with {text}", soft_wrap=True)
-    else:
-        forced = mpi_settings.point_to_point_settings(meta["mpi"]["family"])
-        text = " ".join(f"{name}={value}" for name, value in forced.items())
-        console.print(f"point-to-point: not measured (MPI can be forced by {text})", soft_wrap=True)
+    compare_output.print_how(console, record["rows"])
+    forced = settings or mpi_settings.point_to_point_settings(meta["mpi"]["family"])
+    text = " ".join(f"{name}={value}" for name, value in forced.items())
+    prose(console, f"point-to-point: a second job with {text}" if settings else
+          f"point-to-point: not measured (MPI can be forced by {text})")
     for job in meta["jobs"]:
         for text in job["left_out"]:
-            console.print(f"left out: {job['ranks']} ranks: {text} (-M allows more)",
-                          soft_wrap=True)
-    for row in record["rows"]:
-        for problem in row["problems"]:
-            console.print(f"[bold red]wrong:[/bold red] {row['ranks']} ranks: {problem}",
-                          soft_wrap=True)
+            prose(console, f"left out: {job['ranks']} ranks: {text} (-M allows more)")
+    compare_output.print_problems(console, record["rows"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import platform
+import textwrap
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -12,12 +14,21 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from smcoll import config as configuration
 from smcoll.base import __version__
-from smcoll.cli import info_topology
-from smcoll.cli.output import write_json
+from smcoll.cli import guard, info_topology, options
+from smcoll.cli.output import check_files, write_json
+from smcoll.cli.page import (
+    WIDTH,
+    Column,
+    announce,
+    counted,
+    page_console,
+    sectioned,
+    size,
+)
 from smcoll.kernels import kernels
 from smcoll.launch import launch
 from smcoll.segment import memory_cost
@@ -29,38 +40,47 @@ FORMULA = "page + ranks * (control + streams + banks * segments * segment_size)"
 
 def info_command(
     ranks: Annotated[int | None, typer.Option(
-        "-n", "--ranks", min=1, show_default="one for each core",
-        help="Ranks to compute memory and algorithms for.")] = None,
+        "-n", "--ranks", min=1, metavar="N", show_default="one a core",
+        rich_help_panel=options.SHOWN, help="What is shown is for so many.")] = None,
     config: Annotated[bool, typer.Option(
-        "--config", help="Print the table of settings instead.")] = False,
-    json_file: Annotated[Path | None, typer.Option(
-        "--json", metavar="FILE", help="Write all of it as JSON.")] = None,
+        "--config", metavar=options.FLAG, show_default=False, rich_help_panel=options.SHOWN,
+        help="The table of settings instead.")] = False,
     topology: Annotated[bool, typer.Option(
-        "--topology", help="Draw instead the machine's levels, which rank is bound where, and the "
-        "hardware communicators: of this process, of -n ranks, or of the job that this is in.",
-        )] = False,
+        "--topology", metavar=options.FLAG, show_default=False, rich_help_panel=options.SHOWN,
+        help="The machine's levels instead, bindings, and hardware communicators.")] = False,
+    yes: Annotated[bool, typer.Option(
+        "-y", "--yes", metavar=options.FLAG, show_default=False, rich_help_panel=options.SHOWN,
+        help="With --topology: don't ask before many ranks.")] = False,
+    json_file: options.JSONFile = None,
     dot_file: Annotated[Path | None, typer.Option(
-        "--dot", metavar="FILE", help="With --topology: the machine for Graphviz.")] = None,
+        "--dot", metavar="FILE", rich_help_panel=options.FILES,
+        help="With --topology: for Graphviz.")] = None,
     plot_file: Annotated[Path | None, typer.Option(
-        "--plot", metavar="FILE", help="With --topology: a figure (.png, .svg, .pdf); needs "
-        "matplotlib.")] = None,
+        "--plot", metavar="FILE", rich_help_panel=options.FILES,
+        help="With --topology: a figure; needs matplotlib.")] = None,
 ) -> None:
-    """Show MPI, cores, shared memory, segment layout and chosen algorithms."""
+    """Show MPI, cores, shared memory, segment layout and algorithms."""
+    check_files(json=json_file, dot=dot_file, plot=plot_file)
     if topology:
         if config:
             raise typer.BadParameter("--topology and --config are different tables")
+        if ranks is not None and not launch.under_mpiexec():
+            guard.check_ranks([ranks], (), yes)
         info_topology.show(ranks, json_file, dot_file, plot_file)
         return
     if dot_file is not None or plot_file is not None:
         raise typer.BadParameter("--dot and --plot draw what --topology shows: give that, too")
-    console = Console(soft_wrap=True, highlight=False)
+    console = page_console()
     if config:
         settings = configuration.describe()
         if json_file is not None:
             write_json(json_file, {"config": settings})
+        announce(console, "All settings, as Config(name=...) or by environment variable", 1)
         print_settings(console, settings)
         return
-    facts = gather(ranks or len(launch.cores(node.allowed_cpus())))
+    ranks = ranks or len(launch.cores(node.allowed_cpus()))
+    announce(console, f"Looking at this machine and its MPI for {counted(ranks, 'rank')}", 2)
+    facts = gather(ranks)
     if json_file is not None:
         write_json(json_file, facts | {"config": configuration.describe()})
     print_facts(console, facts)
@@ -145,12 +165,12 @@ def gather(ranks: int) -> dict:
 
 def print_settings(console: Console, settings: list[dict]) -> None:
     """The table of `smcoll info --config`."""
-    table = Table("setting", "environment variable", "default", "unit", "what it is")
-    for row in settings:
-        table.add_row(row["name"], row["environment"], row["default"], row["unit"],
-                      row["documentation"])
-    console.width = max(console.width, 140)
-    console.print(table)
+    console.print(sectioned(
+        [Column("setting, environment variable", left=True), Column("default", left=True),
+         Column("what it is", left=True, wraps=True)],
+        [("", [[f"{row['name']}\n{row['environment']}",
+                f"{row['default']} {row['unit']}".strip().replace(" ", "\n"),
+                row["documentation"]] for row in settings])]))
 
 
 def print_facts(console: Console, facts: dict) -> None:
@@ -188,26 +208,28 @@ def print_facts(console: Console, facts: dict) -> None:
              f"{size(layout['header'] + layout['control'])} of it before the first large message"),
     ]
     for name, text in lines:
-        console.print(f"[bold]{name:13}[/bold] {text}" if name else f"{'':13} {text}")
-    table = Table("collective", "bytes", "algorithm", "fan-in", "fan-out", "section", "segments",
-                  "why", title=f"algorithms for {facts['ranks']} ranks", title_justify="left")
-    for collective, rows in facts["algorithms"].items():
-        for row in rows:
+        # A file's name stays in one piece, however long.
+        first, *more = textwrap.wrap(text, WIDTH - 14, break_long_words=False,
+                                     break_on_hyphens=False) or [""]
+        console.print(Text.assemble((f"{name:13}", "bold"), f" {first}"), soft_wrap=True)
+        for line in more:
+            console.print(Text(f"{'':13} {line}"), soft_wrap=True)
+    rows = [(collective, row) for collective, rows in facts["algorithms"].items() for row in rows]
+    sections = []
+    for reason, group in itertools.groupby(rows, key=lambda item: item[1]["reason"]):
+        lines_of = []
+        for collective, row in group:
             radices = select.RADICES.get((collective, row["algorithm"]), ())
-            table.add_row(
+            lines_of.append([
                 collective, "any" if row["up_to"] is None else f"up to {size(row['up_to'])}",
                 row["algorithm"],
                 *(str(row[name]) if name in radices else "" for name in ("fan_in", "fan_out")),
                 *(["", ""] if collective == "barrier" else
-                  [size(row["section_bytes"]), str(row["segments"])]), row["reason"])
-    console.width = max(console.width, 120)
-    console.print(table)
-
-
-def size(number: float) -> str:
-    """Bytes for people."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if number < 1024:
-            return f"{number:.4g} {unit}"
-        number /= 1024
-    return f"{number:.4g} GiB"
+                  [size(row["section_bytes"]), str(row["segments"])])])
+        sections.append((reason, lines_of))
+    console.print()
+    console.print(sectioned(
+        [Column("collective", left=True), Column("bytes", left=True),
+         Column("algorithm", left=True, wraps=True), Column("fan-in"), Column("fan-out"),
+         Column("section"), Column("seg- ments")],
+        sections, f"algorithms for {facts['ranks']} ranks, and why"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from smcoll.cli import output
+from smcoll.cli import output, page
 from smcoll.launch import launch
 from smcoll.topology import drawing
 
@@ -19,13 +19,14 @@ def show(ranks: int | None, json_file: Path | None, dot_file: Path | None,
 
     Of this process alone; of a job of ``ranks`` ranks, started here; under mpiexec, of that job.
     """
-    if plot_file is not None:
-        output.require_matplotlib()
     if ranks is not None:
         if launch.under_mpiexec():
             raise typer.BadParameter("this is a rank of a job already: leave -n out")
+        tell(ranks)
         start_job(ranks, {"--json": json_file, "--dot": dot_file, "--plot": plot_file})
         return
+    if not launch.under_mpiexec():
+        tell(None)
     found = gather() if launch.under_mpiexec() else [own_rank(0)]
     memory = place_memory() if launch.under_mpiexec() else []
     problem = next((entry for entry in found if isinstance(entry, str)), None)
@@ -94,6 +95,13 @@ def memory_text(memory: list[dict]) -> str:
             f"{count} on node {node}" for node, count in pages.items())
         lines.append(f"  rank {row['rank']}: domain {row['domain']}; {where}")
     return "\n".join(lines) + "\n" if memory else ""
+
+
+def tell(ranks: int | None) -> None:
+    """The first line."""
+    page.announce(page.page_console(), "Drawing this machine and "
+                  + ("this process" if ranks is None else page.counted(ranks, "rank")),
+                  1 if ranks is None else page.SECONDS_A_JOB)
 
 
 def start_job(ranks: int, files: dict[str, Path | None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,11 +15,19 @@ from dataclasses import asdict, dataclass
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from smcoll import config
 from smcoll.bench.measure_rank import RECORD_MARK
-from smcoll.cli import info
+from smcoll.cli import info, page
 from smcoll.cli.selection import ONE_THREAD
 from smcoll.launch import launch
 from smcoll.launch.hosts import Host
@@ -49,9 +58,36 @@ class Where:
                 *(["--hosts", ",".join(map(str, self.hosts))] if self.hosts else [])]
 
 
+class Stopped(Exception):
+    """Ctrl-C, SIGTERM or SIGHUP while a job ran: what it had measured by then."""
+
+    def __init__(self, rows: list[dict], error: BaseException):
+        super().__init__()
+        self.rows = rows
+        self.by, self.exit_code = stopped_by(error)
+
+
+def stopped_by(error: BaseException) -> tuple[str, int]:
+    """(what somebody did, a shell's exit code for it)."""
+    if isinstance(error, launch.Terminated):
+        return error.signal, error.code
+    return "Ctrl-C", 128 + signal.SIGINT
+
+
+def run_until_stopped(task, ranks: int, where: Where, environment: dict[str, str],
+                      advance: Callable[[dict], None], meta: dict) -> tuple[list[dict], dict]:
+    """As ``run_job``; where it is stopped, the rows so far, and ``meta`` says ``partial``."""
+    try:
+        return run_job(task, ranks, where, environment, advance)
+    except Stopped as stop:
+        meta["partial"], meta["exit_code"] = stop.by, stop.exit_code
+        return stop.rows, {"ranks": ranks, "nodes": [], "left_out": [], "partial": True}
+
+
 def run_job(task, ranks: int, where: Where, environment: dict[str, str],
             advance: Callable[[dict], None]) -> tuple[list[dict], dict]:
-    """One mpiexec. Returns the rows, and the facts about the job that belong to its record.
+    """One mpiexec. Returns the rows, and the facts about the job that belong to its record; raises
+    ``Stopped`` where somebody ends it.
 
     The task goes to the ranks as an argument and the rows come back on rank 0's standard output,
     since ranks on other hosts share no folder with this process.
@@ -60,13 +96,17 @@ def run_job(task, ranks: int, where: Where, environment: dict[str, str],
     description = json.dumps({"kind": f"{kind.__module__}:{kind.__name__}", "task": asdict(task)})
     with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as errors:
         records = RecordReader(printed, advance)
-        with launch.job(ranks, launch.own_command("measure-rank", description),
-                        layout=where.layout, hosts=where.hosts,
-                        environment={**ONE_THREAD, **environment}, stdout=printed, stderr=errors,
-                        stdin=subprocess.DEVNULL) as process:
-            while process.poll() is None:
-                records.read()
-                time.sleep(POLL_SECONDS)
+        try:
+            with launch.job(ranks, launch.own_command("measure-rank", description),
+                            layout=where.layout, hosts=where.hosts,
+                            environment={**ONE_THREAD, **environment}, stdout=printed,
+                            stderr=errors, stdin=subprocess.DEVNULL) as process:
+                while process.poll() is None:
+                    records.read()
+                    time.sleep(POLL_SECONDS)
+        except (KeyboardInterrupt, launch.Terminated) as error:
+            records.read()
+            raise Stopped([row for row in records.found if "meta" not in row], error) from None
         records.read()
         errors.seek(0)
         text = "\n".join([*records.others, errors.read().strip()]).strip()
@@ -115,17 +155,32 @@ def progress_bar(title: str, total: int) -> Iterator[Callable[[dict], None]]:
     if not errors.is_terminal:
         yield lambda record: None
         return
-    with Progress(TextColumn(title), BarColumn(), MofNCompleteColumn(),
-                  TextColumn("{task.description}"), TimeRemainingColumn(), console=errors,
-                  transient=True) as progress:
+    with Progress(SpinnerColumn(), TextColumn(title), BarColumn(), MofNCompleteColumn(),
+                  TextColumn("{task.description}"), TimeElapsedColumn(), TimeRemainingColumn(),
+                  console=errors, transient=True) as progress:
         bar = progress.add_task("starting", total=total)
 
         def advance(record: dict) -> None:
             if "meta" not in record:
-                progress.update(bar, advance=1,
+                # Parameters of the model are no rows of the result.
+                progress.update(bar, advance=0 if "parameter" in record else 1,
                                 description=f"{record['collective']} {record['bytes']}")
 
         yield advance
+
+
+# What validation and waiting add to the time budgets.
+ADDED = 1.3
+
+
+def announce(console: Console, what: str, counts: Sequence[int], jobs: int,
+             seconds: float) -> None:
+    """The first line of a command that measures; ``seconds``: all time budgets of all its jobs."""
+    ranks = "the ranks of this job" if not counts else (
+        f"{' and '.join(map(str, dict.fromkeys(counts)))} ranks")
+    where = f" in {page.counted(jobs, 'job')}" if jobs else ""
+    page.announce(console, f"{what} on {ranks}{where}",
+                  jobs * page.SECONDS_A_JOB + ADDED * seconds)
 
 
 def inside_job(task) -> dict | None:

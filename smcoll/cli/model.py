@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from smcoll import config
-from smcoll.cli import info, model_output, output, selection
+from smcoll.cli import info, model_output, options, output, selection
+from smcoll.cli.page import announce, page_console
 from smcoll.topology import hardware, node, synthetic
 from smcoll.tuning import tables
 from smcoll.tuning.model import machine as machines
@@ -20,47 +22,53 @@ COLLECTIVES = ("barrier", "bcast", "reduce", "allreduce", "gather", "scatter", "
 
 def model_command(
     ranks: Annotated[str, typer.Option(
-        "-n", "--ranks", show_default="one for each core", metavar="N[,N...]",
-        help="Ranks, the first on the first core and so on.")] = "",
+        "-n", "--ranks", show_default="one a core", metavar="N,...",
+        rich_help_panel=options.MACHINE, help="The first on the first core and so on.")] = "",
     topology: Annotated[str, typer.Option(
-        metavar="LEVELS", show_default="this machine",
-        help='A synthetic machine such as "package:4 numa:1 l3:1 core:8".')] = "",
+        metavar="LEVELS", show_default="this machine", rich_help_panel=options.MACHINE,
+        help='A made-up one: "package:4 numa:1 l3:1 core:8".')] = "",
     params: Annotated[str, typer.Option(
-        metavar="FILE", show_default="what `smcoll tune` measured here",
-        help="Latency, b and B of each level: a TOML file, or westmere.")] = "",
-    sizes: Annotated[str, typer.Option(
-        "-m", "--message-size", metavar="[MIN:]MAX", help="Message sizes in bytes.")] = "8:4M",
-    factor: Annotated[int, typer.Option(
-        min=2, help="From size to size: by this factor, and MAX itself.")] = 4,
-    size_list: Annotated[str, typer.Option(
-        "--sizes", metavar="BYTES[,BYTES...]", show_default="by -m and --factor",
-        help="These message sizes.")] = "",
+        metavar="FILE", show_default="this machine's, by tune", rich_help_panel=options.MACHINE,
+        help="Of each level: TOML, JSON of `smcoll tune`, or westmere.")] = "",
     collectives: Annotated[str, typer.Option(
-        metavar="NAME[,NAME...]", help=f"Of {', '.join(COLLECTIVES)}; or all.",
-        )] = "barrier,bcast,reduce,allreduce",
+        metavar="NAME,...", rich_help_panel=options.PREDICTED,
+        help="Which; all: every one of the model's.")] = "barrier,bcast,reduce,allreduce",
+    sizes: Annotated[str, typer.Option(
+        "-m", "--message-size", metavar="MIN:MAX", rich_help_panel=options.PREDICTED,
+        help="Bytes.")] = "8:4M",
+    factor: Annotated[int, typer.Option(
+        min=2, metavar="N", rich_help_panel=options.PREDICTED, help="From size to size.")] = 4,
+    size_list: Annotated[str, typer.Option(
+        "--sizes", metavar="BYTES,...", show_default=False, rich_help_panel=options.PREDICTED,
+        help="These sizes, instead of -m and --factor.")] = "",
     heap: Annotated[bool, typer.Option(
-        "--heap", help="With direct access to arrays in shared heaps (shared_heap).")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE")] = None,
-    csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE")] = None,
-    plot_file: Annotated[Path | None, typer.Option(
-        "--plot", metavar="FILE", help="A figure (.png, .svg, .pdf); needs matplotlib.")] = None,
+        "--heap", metavar=options.FLAG, show_default=False, rich_help_panel=options.PREDICTED,
+        help="Also direct access to arrays in shared heaps.")] = False,
+    json_file: options.JSONFile = None,
+    csv_file: options.CSVFile = None,
+    plot_file: options.PlotFile = None,
 ) -> None:
-    """Predict the time of every algorithm, and where the fastest one changes.
+    """Predict every algorithm's time, and where the fastest one changes.
 
-    Uses the equations of Li, Hoefler & Snir 2013 and what staging adds to them (docs/model.md).
-    Nothing is measured: with --topology and --params for machines that one does not have.
+    By the equations of Li, Hoefler & Snir 2013 and what staging adds to
+    them (docs/model.md). Nothing is measured: with --topology and
+    --params for machines that one does not have.
     """
     names = collectives_of(collectives)
     chosen = selection.sizes(sizes, factor, size_list, 8)
-    if plot_file is not None:
-        output.require_matplotlib()
+    output.check_files(json=json_file, csv=csv_file, plot=plot_file)
+    output.check_figure(plot_file, names)
     rows, changes = [], []
     counts = selection.rank_counts(ranks) if ranks or not topology else [cores_of(topology)]
+    console = page_console()
+    announced = False
     for count in counts:
         machine = machine_of(topology, params, count)
+        if not announced:
+            announced = True
+            announce(console, f"Predicting {', '.join(names)}; nothing is measured", 1)
         rows += predictions(machine, names, chosen, heap)
         changes += crossovers_of(machine, names, chosen, heap)
-    console = output.wide_console()
     for count in counts:
         console.print(model_output.predictions_table(
             [row for row in rows if row["ranks"] == count],
@@ -88,9 +96,25 @@ def measured_here(topology: str) -> parameters.Parameters:
     content = None if topology else tables.load(config.Config().table)
     if content is None:
         raise typer.BadParameter(
-            "--params: which parameters? (a TOML file, or one that is shipped: "
-            f"{', '.join(parameters.shipped())}; for this machine, smcoll tune measures them)")
+            "--params: which parameters? (a TOML file, JSON of smcoll tune, or one that is "
+            f"shipped: {', '.join(parameters.shipped())}; for this machine, smcoll tune measures "
+            "them)")
     return parameters.from_dict(content["parameters"])
+
+
+def load(params: str) -> parameters.Parameters:
+    """From TOML, by name, or from what `smcoll tune` wrote: its --json, or its table."""
+    file = Path(params)
+    if file.suffix != ".json":
+        return parameters.load(params)
+    try:
+        content = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise parameters.ParameterError(
+            f"{file}: {getattr(error, 'strerror', None) or error}") from None
+    if not isinstance(content, dict) or not isinstance(content.get("parameters"), dict):
+        raise parameters.ParameterError(f"{file}: no parameters as smcoll tune writes them")
+    return parameters.from_dict(content["parameters"], str(file))
 
 
 def root_of(topology: str) -> hardware.HardwareObject:
@@ -113,7 +137,7 @@ def cores_of(topology: str) -> int:
 def machine_of(topology: str, params: str, ranks: int) -> machines.Machine:
     """What the options describe."""
     try:
-        known = parameters.load(params) if params else measured_here(topology)
+        known = load(params) if params else measured_here(topology)
     except parameters.ParameterError as error:
         raise typer.BadParameter(f"--params: {error}") from None
     try:
@@ -151,5 +175,15 @@ def crossovers_of(machine: machines.Machine, names: list[str], sizes: list[int],
             collective, predict.algorithms_of(collective, heap),
             lambda name, nbytes, kind=collective: predict.microseconds(
                 kind, name, machine, nbytes, plan)[0], sizes)
-        found += [row | {"ranks": machine.ranks} for row in rows]
+        found += [row | {"ranks": machine.ranks} | tie_of(row, machine, sizes, plan)
+                  for row in rows]
     return found
+
+
+def tie_of(row: dict, machine: machines.Machine, sizes: list[int], plan) -> dict:
+    """That two algorithms take the same time, where that is why no size is named."""
+    if row["bytes"] is not None:
+        return {}
+    known = [predict.microseconds(row["collective"], row[name], machine, nbytes, plan)[0]
+             is not None for name in ("from", "to") for nbytes in sizes]
+    return {"tie": all(known)}

@@ -5,44 +5,67 @@ from __future__ import annotations
 from pathlib import Path
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, Group
 from rich.text import Text
 
-from smcoll.cli.output import STYLES, microseconds, plot_panels
+from smcoll.cli.output import NOTHING_TO_DRAW, microseconds, plot_panels, style_of
+from smcoll.cli.page import Column, prose, sectioned
+
+# So many sizes stand side by side in 80 columns, beside an algorithm's name.
+SIZES_IN_A_LINE = 7
 
 
-def predictions_table(rows: list[dict], title: str) -> Table:
-    """A line for each algorithm, a column for each size; * marks the fastest of a collective."""
+def predictions_table(rows: list[dict], title: str) -> Group:
+    """A line for each algorithm, a column for each size; * marks the fastest of a collective.
+
+    Only those of which something is known: the others are named by ``print_unknown``.
+    """
+    rows = [row for row in rows if row["predicted_us"] is not None]
     sizes = sorted({row["bytes"] for row in rows if row["collective"] != "barrier"})
+    names = list(dict.fromkeys((row["collective"], row["algorithm"]) for row in rows))
+    barriers = [name for name in names if name[0] == "barrier"]
+    parts: list = [Text(title, style="bold")]
+    if barriers:
+        parts.append(_predictions(rows, barriers, [0]))
+    for first in range(0, len(sizes), SIZES_IN_A_LINE):
+        parts += [Text(), _predictions(rows, [name for name in names if name[0] != "barrier"],
+                                       sizes[first:first + SIZES_IN_A_LINE])]
+    return Group(*parts)
+
+
+def _predictions(rows: list[dict], names: list[tuple[str, str]], sizes: list[int]) -> Group:
     times = {(row["collective"], row["algorithm"], row["bytes"]): row["predicted_us"]
              for row in rows}
-    table = Table("collective", "algorithm", title=title, title_justify="left")
-    for nbytes in sizes or [0]:
-        table.add_column(str(nbytes), justify="right")
-    previous = None
-    for collective, name in dict.fromkeys((row["collective"], row["algorithm"]) for row in rows):
-        if previous not in (None, collective):
-            table.add_section()
-        previous = collective
+    sections: dict[str, list] = {}
+    for collective, name in names:
         cells = []
-        for nbytes in [0] if collective == "barrier" else sizes:
+        for nbytes in sizes:
             known = [us for (kind, _, size), us in times.items()
                      if kind == collective and size == nbytes and us is not None]
-            us = times[collective, name, nbytes]
+            us = times.get((collective, name, nbytes))
             cells.append(microseconds(us) + ("*" if us is not None and us == min(known) else ""))
-        table.add_row(collective, name, *cells)
-    return table
+        sections.setdefault(collective, []).append([name, *cells])
+    return sectioned([Column("bytes" if sizes != [0] else "", left=True, wraps=True),
+                      *(Column(str(nbytes) if nbytes else "us") for nbytes in sizes)],
+                     list(sections.items()))
 
 
 def print_unknown(console: Console, rows: list[dict]) -> None:
-    """Which parameters were missed, and for how many predictions."""
-    missing: dict[str, int] = {}
-    for row in rows:
-        if row["unknown"]:
-            missing[row["unknown"]] = missing.get(row["unknown"], 0) + 1
-    for reason, count in missing.items():
-        console.print(f"{count} predictions could not be made: {reason}", soft_wrap=True)
+    """Which parameters were missed, for how many predictions, and for which algorithms wholly."""
+    missing = [row for row in rows if row["unknown"]]
+    if not missing:
+        return
+    reasons = "; ".join(dict.fromkeys(row["unknown"] for row in missing))
+    known = {(row["collective"], row["algorithm"]) for row in rows
+             if row["predicted_us"] is not None}
+    prose(console, f"{len(missing)} of {len(rows)} predictions could not be made: {reasons}.")
+    for collective in dict.fromkeys(row["collective"] for row in missing):
+        names = dict.fromkeys(row["algorithm"] for row in missing if row["collective"] == collective
+                              and (collective, row["algorithm"]) not in known)
+        if names:
+            prose(console, f"{collective}: not at any size by {', '.join(names)}.")
+    prose(console, "smcoll tune measures what is missing on a machine that one has; --params takes "
+          "the JSON that it writes (--json, or the table), or a TOML file (docs/model.md).")
 
 
 def fastest_variants(rows: list[dict]) -> list[dict]:
@@ -56,39 +79,48 @@ def fastest_variants(rows: list[dict]) -> list[dict]:
                                                row["algorithm"]]]
 
 
-def compared_table(rows: list[dict], title: str) -> Table:
+VARIANT_WORDS = {"fan_in": "fan-in", "fan_out": "fan-out", "section_bytes": "sections"}
+
+
+def compared_table(rows: list[dict], title: str) -> Group:
     """Predicted beside measured. The last column: best, default and chosen ones of all variants."""
-    table = Table(title=title, title_justify="left")
-    for name in ("collective", "bytes", "algorithm", "variant", "measured us", "predicted us",
-                 "error", ""):
-        left = name in ("collective", "algorithm", "variant", "")
-        table.add_column(name, justify="left" if left else "right")
     shown = fastest_variants(rows)
     shown = [row for row in rows if any(row is one for one in shown) or row["chosen"]
              or row["default"]]
+    sections: dict[str, list] = {}
     previous = None
     for row in shown:
-        if previous not in (None, (row["collective"], row["bytes"])):
-            table.add_section()
-        previous = row["collective"], row["bytes"]
-        variant = ", ".join(f"{name}={row[name]}" for name in (
-            "fan_in", "fan_out", "section_bytes") if name in row)
+        here = row["collective"], row["bytes"]
+        variant = ", ".join(f"{words} {row[name]}" for name, words in VARIANT_WORDS.items()
+                            if name in row)
         marks = ", ".join(name for name in ("best", "default", "chosen") if row[name])
         error = Text(f"{100 * row['error']:+.0f} %",
                      style="" if abs(row["error"]) <= 0.25 else "red")
-        table.add_row(row["collective"], str(row["bytes"]), row["algorithm"], variant,
-                      microseconds(row["measured_us"]), microseconds(row["predicted_us"]), error,
-                      marks)
-    return table
+        sections.setdefault(row["collective"], []).append([
+            str(row["bytes"]) if here != previous else "", row["algorithm"], variant,
+            microseconds(row["measured_us"]), microseconds(row["predicted_us"]), error, marks])
+        previous = here
+    return sectioned(
+        [Column("bytes"), Column("algorithm", left=True),
+         Column("variant", left=True, wraps=True), Column("measured us"), Column("predicted us"),
+         Column("error"), Column("", left=True, wraps=True)], list(sections.items()), title)
 
 
 def print_crossovers(console: Console, rows: list[dict]) -> None:
     """One line each."""
     for row in rows:
-        at = "not between these sizes" if row["bytes"] is None else f"{row['bytes']} bytes"
         by = f" ({row['by']})" if "by" in row else ""
-        console.print(f"{row['ranks']} ranks, {row['collective']}: {row['from']} -> {row['to']} "
-                      f"at {at}{by}", soft_wrap=True)
+        prose(console, f"{row['ranks']} ranks, {row['collective']}: {words_of(row)}{by}")
+
+
+def words_of(crossover: dict) -> str:
+    """Where one algorithm takes the other's place, or why no size can be named."""
+    first, second = crossover["from"], crossover["to"]
+    if crossover["bytes"] is not None:
+        return f"{first} -> {second} at {crossover['bytes']} bytes"
+    if crossover.get("tie"):
+        return f"{first} and {second} take the same time where they are the fastest"
+    return f"{first} -> {second} between two sizes, at one of which only one of them is known"
 
 
 def plot(file: Path, rows: list[dict], title: str) -> None:
@@ -99,14 +131,15 @@ def plot(file: Path, rows: list[dict], title: str) -> None:
     rows = [row for row in rows if row["collective"] != "barrier"
             and row["predicted_us"] is not None]
     if not rows:
-        raise typer.BadParameter("--plot draws time against size: a barrier has none")
+        raise typer.BadParameter(NOTHING_TO_DRAW)
     plot_panels(file, rows, title, draw)
 
 
 def draw(panel, rows: list[dict]) -> None:
     """One colour per algorithm."""
+    anything_measured = any(row.get("measured_us") is not None for row in rows)
     for number, name in enumerate(dict.fromkeys(row["algorithm"] for row in rows)):
-        style = STYLES[number % len(STYLES)]
+        style = style_of(number)
         points = sorted((row["bytes"], row["predicted_us"], row.get("measured_us"))
                         for row in rows if row["algorithm"] == name)
         panel.plot([point[0] for point in points], [point[1] for point in points], label=name,
@@ -114,6 +147,11 @@ def draw(panel, rows: list[dict]) -> None:
         measured = [point for point in points if point[2] is not None]
         panel.plot([point[0] for point in measured], [point[2] for point in measured],
                    color=style["color"], marker=style["marker"], linestyle="", markersize=4)
+    # What lines and points are, in the legend of each panel.
+    panel.plot([], [], color="0.4", linestyle="-", label="line: predicted")
+    if anything_measured:
+        panel.plot([], [], color="0.4", marker="o", linestyle="", markersize=4,
+                   label="point: measured")
     panel.set(xscale="log", yscale="log", xlabel="bytes", ylabel="µs per call")
     panel.grid(True, which="major", linewidth=0.4)
     panel.legend(fontsize="x-small")

@@ -1,4 +1,4 @@
-"""Options that several commands have, alike in all of them."""
+"""Options that several commands have, alike in all of them, and the groups that help shows."""
 
 from __future__ import annotations
 
@@ -7,41 +7,58 @@ from typing import Annotated
 
 import typer
 
+RANKS, WORK, PRECISION = "Ranks", "What is measured", "How long and how exactly"
+SWITCHES, FILES, OPPONENTS = "On and off", "Files", "Opponents"
+MACHINE, PREDICTED = "The machine", "What is predicted"
+SHOWN, PROGRAM = "What is shown", "The program"
+# Of a flag: help has no column for its type then.
+FLAG = ""
+
 Counts = Annotated[str, typer.Option(
-    "-n", "--ranks", show_default="one for each core, or as many as the hosts take",
-    metavar="N[,N...]", help="Ranks; jobs of their own for each number.")]
+    "-n", "--ranks", show_default="one a core", metavar="N,...", rich_help_panel=RANKS,
+    help="A job of its own for each of these numbers.")]
 MessageSize = Annotated[str, typer.Option(
-    "-m", "--message-size", metavar="[MIN:]MAX",
-    help="Message sizes in bytes: of the vector, or of the block for one rank.")]
+    "-m", "--message-size", metavar="MIN:MAX", rich_help_panel=WORK,
+    help="Bytes of the vector, or of the block for one rank.")]
 Factor = Annotated[int, typer.Option(
-    min=2, help="From size to size: by this factor, and MAX itself.")]
+    min=2, metavar="N", rich_help_panel=WORK, help="From size to size.")]
 SizeList = Annotated[str, typer.Option(
-    "--sizes", metavar="BYTES[,BYTES...]", show_default="by -m and --factor",
-    help="These message sizes.")]
+    "--sizes", metavar="BYTES,...", show_default=False, rich_help_panel=WORK,
+    help="These sizes, instead of -m and --factor.")]
 Iterations = Annotated[int, typer.Option(
-    "-i", "--iterations", min=0, show_default="as many as fit the budget",
+    "-i", "--iterations", min=0, metavar="N", show_default="what fits", rich_help_panel=PRECISION,
     help="Calls in a block.")]
 Warmup = Annotated[int, typer.Option(
-    "-x", "--warmup", min=0, show_default="a few percent of the budget",
+    "-x", "--warmup", min=0, metavar="N", show_default="a few percent", rich_help_panel=PRECISION,
     help="Calls before the first block.")]
 Validate = Annotated[bool, typer.Option(
-    "-c/-C", "--validate/--no-validate",
-    help="Check results against numpy, on calls that are not timed.")]
+    "-c/-C", "--validate/--no-validate", metavar=FLAG, show_default="-c", rich_help_panel=SWITCHES,
+    help="Check results, in calls that are not timed.")]
 Element = Annotated[str, typer.Option(
-    "-T", "--type", help="Type of the elements: float64, float32, int64, int32, int8, ...")]
+    "-T", "--type", metavar="TYPE", rich_help_panel=WORK,
+    help="float64, float32, int64, int32, int8, ...")]
 Root = Annotated[str, typer.Option(
-    "-k", "--root-rank", metavar="RANK|rotate",
-    help="Root of rooted collectives; rotate: every rank equally often.")]
+    "-k", "--root-rank", metavar="RANK", rich_help_panel=WORK,
+    help="Of rooted collectives; rotate: all, by turns.")]
 Offset = Annotated[int, typer.Option(
-    min=0, max=4095, help="Where in a page the arrays begin: numpy's large ones do at 16.")]
+    min=0, max=4095, metavar="BYTES", rich_help_panel=PRECISION,
+    help="Where in a page arrays begin; numpy's do at 16.")]
 Hosts = Annotated[str, typer.Option(
-    "--hosts", metavar="HOST[:RANKS],...", show_default="this machine",
-    help="Start the ranks on these hosts, filled in this order, by this MPI's mpiexec. They need "
-    "Python and smcoll at the same paths.")]
+    "--hosts", metavar="HOST:N,...", show_default="this one", rich_help_panel=RANKS,
+    help="Start them there, filled in this order; with Python and smcoll at the same paths.")]
 HostFile = Annotated[Path | None, typer.Option(
-    "--hostfile", metavar="FILE", help="The same from a file: a line HOST, HOST:RANKS or "
-    "HOST slots=RANKS for each.")]
-JSONFile = Annotated[Path | None, typer.Option("--json", metavar="FILE")]
-CSVFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE")]
+    "--hostfile", metavar="FILE", rich_help_panel=RANKS,
+    help="The same, by lines HOST, HOST:N or HOST slots=N.")]
+Layout = Annotated[str | None, typer.Option(
+    metavar="CPUS", show_default="mpiexec's", rich_help_panel=RANKS,
+    help="Bind them: compact, spread, or CPUs (0,2,4-7).")]
+JSONFile = Annotated[Path | None, typer.Option(
+    "--json", metavar="FILE", rich_help_panel=FILES, help="Everything, for programs.")]
+CSVFile = Annotated[Path | None, typer.Option(
+    "--csv", metavar="FILE", rich_help_panel=FILES, help="A line for each row.")]
 PlotFile = Annotated[Path | None, typer.Option(
-    "--plot", metavar="FILE", help="A figure (.png, .svg, .pdf); needs matplotlib.")]
+    "--plot", metavar="FILE", rich_help_panel=FILES,
+    help="A figure (.png, .svg, .pdf); needs matplotlib.")]
+Yes = Annotated[bool, typer.Option(
+    "-y", "--yes", metavar=FLAG, show_default=False, rich_help_panel=RANKS,
+    help="Don't ask: more than 8 a core, half of the memory.")]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
+from typing import NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from smcoll.launch import launch
@@ -21,6 +24,18 @@ STYLES = [
         ("#CC79A7", "D", "-."), ("#E69F00", "v", "-"), ("#56B4E9", "P", "--"),
         ("#000000", "x", ":"), ("#F0E442", "*", "-."))
 ]
+
+MOST_BANDS = 6
+NOTHING_TO_DRAW = "--plot draws time against size: a barrier has none"
+DASHES = ("-", "--", ":", "-.")
+
+
+def style_of(number: int) -> dict[str, str]:
+    """Of the so-manieth series: beyond eight, colours come back with other markers and dashes."""
+    again = number // len(STYLES)
+    return {"color": STYLES[number % len(STYLES)]["color"],
+            "marker": STYLES[(number + again) % len(STYLES)]["marker"],
+            "linestyle": DASHES[(number + again) % len(DASHES)]}
 
 
 def write_json(file: Path, content: dict) -> None:
@@ -39,17 +54,77 @@ def write_csv(file: Path, rows: list[dict]) -> None:
              for name, value in row.items()} for row in rows)
 
 
+def check_files(**files: Path | None) -> None:
+    """Whether files can be written, before hours are spent on what they are for.
+
+    The names are those of the options: ``json=...`` is ``--json``.
+    """
+    for option, file in files.items():
+        if file is None:
+            continue
+        if option == "plot":
+            require_matplotlib()
+            from matplotlib.figure import Figure
+
+            known = sorted(Figure().canvas.get_supported_filetypes())
+            if file.suffix[1:].lower() not in known:
+                raise typer.BadParameter(f"--plot {file}: its name ends in none of "
+                                         f".{', .'.join(known)}")
+        try:
+            _try_to_write(file)
+        except OSError as error:
+            raise typer.BadParameter(f"--{option} {file}: {error.strerror}") from None
+
+
+def check_figure(plot_file: Path | None, collectives: Sequence[str]) -> None:
+    """Whether there will be something to draw, before it is measured."""
+    if plot_file is not None and set(collectives) == {"barrier"}:
+        raise typer.BadParameter(NOTHING_TO_DRAW)
+
+
+def _try_to_write(file: Path) -> None:
+    """OSError where it can't be. What is there stays as it is."""
+    if file.exists() and not file.is_file() and not file.is_dir():
+        return                         # a device or a pipe: opening one may do something
+    new = not file.exists()
+    with open(file, "ab"):
+        pass
+    if new:
+        file.unlink(missing_ok=True)
+
+
 def finish(record: dict, json_file: Path | None, csv_file: Path | None, plot_file: Path | None,
            draw: Callable[[Path, list[dict], str], None]) -> None:
-    """Write the files that were asked for; exit code 1 when a result of smcoll's was wrong."""
+    """Write the files that were asked for; exit code 1 when a result of smcoll's was wrong.
+
+    What was stopped is written as well, and marked: ``partial`` in the JSON's meta, and in each
+    row.
+    """
+    stopped = record["meta"].get("partial")
+    if stopped:
+        record["rows"] = [row | {"partial": True} for row in record["rows"]]
     if json_file is not None:
         write_json(json_file, record)
     if csv_file is not None:
         write_csv(csv_file, record["rows"])
     if plot_file is not None:
-        draw(plot_file, record["rows"], title_of(record["meta"]))
+        try:
+            draw(plot_file, record["rows"], title_of(record["meta"]))
+        except typer.BadParameter as error:
+            # Stopped too early, or all results were wrong: the other files are written.
+            typer.echo(f"smcoll: no figure: {error.message}", err=True)
+    if stopped:
+        tell_partial(record["meta"], len(record["rows"]), json_file, csv_file, plot_file)
     if any(row["valid"] is False for row in record["rows"]):
         raise typer.Exit(1)
+
+
+def tell_partial(meta: dict, rows: int, *files: Path | None) -> NoReturn:
+    """That, and where, only a part was measured; ends with a shell's code for the signal."""
+    named = [str(file) for file in files if file is not None]
+    typer.echo(f"smcoll: stopped by {meta['partial']}: {rows} rows were measured"
+               + (f"; {', '.join(named)}: partial" if named else ""), err=True)
+    raise typer.Exit(meta["exit_code"])
 
 
 def microseconds(value: float | None) -> str:
@@ -59,26 +134,27 @@ def microseconds(value: float | None) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def ratio(value: float | None, low: float | None) -> Text:
-    """A ratio and its lower bound; red where slower beyond doubt of measurement."""
-    if value is None or low is None:
+FASTER, SLOWER, UNDECIDED = "faster", "slower", "undecided"
+STANDING_STYLES = {FASTER: "green", SLOWER: "red", UNDECIDED: ""}
+
+
+def standing(low: float, high: float) -> str:
+    """What the 95 % bounds of a ratio say: only one that leaves 1 out decides."""
+    return FASTER if low > 1 else SLOWER if high < 1 else UNDECIDED
+
+
+def ratio(value: float | None, low: float | None, high: float | None) -> Text:
+    """A ratio and its bounds, green or red where they leave no doubt."""
+    if value is None or low is None or high is None:
         return Text("-")
-    style = "green" if low >= 1 else "" if low >= 0.95 else "red"
-    return Text(f"{value:.2f} (>= {low:.2f})", style=style)
-
-
-def verdict(row: dict) -> Text:
-    """What validation found."""
-    wrong = [name for key, name in (("valid", "smcoll"), ("mpi_valid", "MPI"),
-                                    ("point_to_point_valid", "MPI p2p")) if row.get(key) is False]
-    if wrong:
-        return Text(f"WRONG: {', '.join(wrong)}", style="bold red")
-    return Text("-" if row["valid"] is None else "yes")
+    return Text(f"{value:.2f} ({low:.2f}-{high:.2f})", style=STANDING_STYLES[standing(low, high)])
 
 
 def ranks_and_nodes(job: dict) -> str:
     """``8 ranks on 2 cores (ranks outnumber cores)``, ``8 ranks on 2 nodes (4, 4) of 2 cores``."""
     nodes = job["nodes"]
+    if not nodes:                      # a job that was stopped has not told
+        return f"{job['ranks']} ranks"
     cores = [node["cores"] for node in nodes]
     crowded = any(len(node["ranks"]) > node["cores"] for node in nodes)
     crowd = " (ranks outnumber cores)" if crowded else ""
@@ -93,42 +169,6 @@ def algorithm_cell(row: dict) -> str:
     """The algorithm; over several nodes with those of its stages."""
     stages = row.get("parameters", {}).get("stages")
     return f"{row['algorithm']}: {', '.join(stages)}" if stages else row["algorithm"]
-
-
-def compare_table(rows: list[dict], title: str, mpi: str, full: bool = False) -> Table:
-    """The table of one rank count. ``full``: with the fastest and the slowest block of each."""
-    table = Table(title=title, title_justify="left")
-    forced = any("point_to_point_us" in row for row in rows)
-    names = ["collective", "bytes", "cores", "smcoll us", f"{mpi} us", "times faster"]
-    names += ["point-to-point us", "times faster"] if forced else []
-    limited = any("limit_us" in row for row in rows)
-    names += ["limit us"] if limited else []
-    names += ["algorithm", "path", "valid"]
-    for name in names:
-        left = name in ("collective", "cores", "algorithm", "path", "valid")
-        table.add_column(name, justify="left" if left else "right")
-    previous = None
-    for row in rows:
-        if previous not in (None, row["collective"]):
-            table.add_section()
-        previous = row["collective"]
-        cells = [row["collective"], str(row["bytes"]), row["distance"],
-                 time_cell(row, "smcoll", full),
-                 time_cell(row, "mpi", full), ratio(row["ratio"], row["ratio_low"])]
-        if forced:
-            cells += [time_cell(row, "point_to_point", full), ratio(
-                row["point_to_point_ratio"], row["point_to_point_ratio_low"])]
-        cells += [microseconds(row["limit_us"])] if limited else []
-        table.add_row(*cells, algorithm_cell(row), row["path"], verdict(row))
-    return table
-
-
-def time_cell(row: dict, key: str, full: bool) -> str:
-    """A median, or with its range."""
-    text = microseconds(row.get(f"{key}_us"))
-    if full and f"{key}_us_min" in row:
-        text += f" ({microseconds(row[f'{key}_us_min'])}-{microseconds(row[f'{key}_us_max'])})"
-    return text
 
 
 def wide_console(**options) -> Console:
@@ -153,7 +193,8 @@ def require_matplotlib() -> None:
 def title_of(meta: dict) -> str:
     """One line above a figure."""
     mpi = [meta["mpi"]["title"]] if "mpi" in meta else []
-    return ", ".join([*mpi, meta["machine"]["processor"], meta["date"][:10]])
+    partial = ["partial"] if meta.get("partial") else []
+    return ", ".join([*mpi, meta["machine"]["processor"], meta["date"][:10], *partial])
 
 
 def curves_of(rows: list[dict]) -> dict[str, list[dict]]:
@@ -164,10 +205,9 @@ def curves_of(rows: list[dict]) -> dict[str, list[dict]]:
         if row.get(f"{prefix}_us") is None:
             return
         us = row[f"{prefix}_us"]
-        point = {"bytes": row["bytes"], "us": us, "min": row.get(f"{prefix}_us_min", us),
-                 "max": row.get(f"{prefix}_us_max", us)}
-        if point not in curves.setdefault(name, []):
-            curves[name].append(point)
+        curves.setdefault(name, []).append({
+            "bytes": row["bytes"], "us": us, "min": row.get(f"{prefix}_us_min", us),
+            "max": row.get(f"{prefix}_us_max", us)})
 
     several = len({row["algorithm"] for row in rows if row["bytes"] == rows[0]["bytes"]}) > 1
     for row in rows:
@@ -178,26 +218,57 @@ def curves_of(rows: list[dict]) -> dict[str, list[dict]]:
                 add(peer, {"bytes": row["bytes"], **figures}, "mpi")
         else:
             add("MPI", row, "mpi")
-            add("MPI, point-to-point", row, "point_to_point")
-    return curves
+            add("MPI, point-to-point (another job)", row, "point_to_point")
+    return {name: one_for_each_size(points) for name, points in curves.items()}
+
+
+def one_for_each_size(points: list[dict]) -> list[dict]:
+    """Points by size: a curve has one, where the same was measured several times their median."""
+    sizes = sorted({point["bytes"] for point in points})
+    found = []
+    for nbytes in sizes:
+        same = [point for point in points if point["bytes"] == nbytes]
+        found.append({"bytes": nbytes, "us": median(point["us"] for point in same),
+                      "min": min(point["min"] for point in same),
+                      "max": max(point["max"] for point in same)})
+    return found
 
 
 def draw_curves(panel, curves: dict[str, list[dict]], names: Sequence[str] = ()) -> None:
-    """Time against size, log-log; bands: slowest and fastest block.
+    """Time against size, log-log; bands, where curves are few: slowest and fastest block.
 
     ``names``: of all panels' curves, so that a name looks the same in each.
     """
     names = list(dict.fromkeys([*names, *curves]))
     for name, points in curves.items():
-        style = STYLES[names.index(name) % len(STYLES)]
+        style = style_of(names.index(name))
         sizes = [point["bytes"] for point in points]
         panel.plot(sizes, [point["us"] for point in points], label=name, markersize=4, **style)
+        if len(curves) > MOST_BANDS:
+            continue
         panel.fill_between(sizes, [point["min"] for point in points],
                            [point["max"] for point in points], alpha=0.2, linewidth=0,
                            color=style["color"])
     panel.set(xscale="log", yscale="log", xlabel="bytes", ylabel="µs per call")
     panel.grid(True, which="major", linewidth=0.4)
-    panel.legend(fontsize="small")
+    add_legend(panel)
+
+
+def add_legend(panel) -> None:
+    """In the panel; many names stand below it."""
+    if len(panel.get_legend_handles_labels()[0]) <= MOST_BANDS:
+        panel.legend(fontsize="small")
+    else:
+        panel.legend(fontsize="x-small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))
+
+
+MOST_SIDE_BY_SIDE = 4
+
+
+def columns_for(panels: int) -> int:
+    """As many side by side as keep a figure readable: a row of four, or about a square."""
+    return panels if panels <= MOST_SIDE_BY_SIDE else max(MOST_SIDE_BY_SIDE,
+                                                          math.ceil(math.sqrt(panels)))
 
 
 def new_figure(rows_of_panels: int, columns: int, title: str):
@@ -205,7 +276,8 @@ def new_figure(rows_of_panels: int, columns: int, title: str):
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.2 * columns, 3.4 * rows_of_panels + 0.4), layout="constrained")
-    figure.suptitle(title, fontsize="medium")
+    # A long title breaks rather than widen a figure of one panel.
+    figure.suptitle(title, fontsize="medium", wrap=True)
     return figure, figure.subplots(rows_of_panels, columns, squeeze=False)
 
 
@@ -213,7 +285,7 @@ def plot(file: Path, rows: list[dict], title: str) -> None:
     """Time against size, one panel per rank count and collective."""
     rows = [row for row in rows if row["collective"] != "barrier"]
     if not rows:
-        raise typer.BadParameter("--plot draws time against size: a barrier has none")
+        raise typer.BadParameter(NOTHING_TO_DRAW)
     plot_panels(file, rows, title, lambda panel, chosen: draw_curves(panel, curves_of(chosen)))
 
 
@@ -222,12 +294,17 @@ def plot_panels(file: Path, rows: list[dict], title: str,
     """A figure with ``draw(panel, rows)`` for each rank count and collective."""
     counts = sorted({row["ranks"] for row in rows})
     collectives = list(dict.fromkeys(row["collective"] for row in rows))
-    figure, panels = new_figure(len(counts), len(collectives), title)
-    for row_of_panels, ranks in zip(panels, counts, strict=True):
-        for panel, collective in zip(row_of_panels, collectives, strict=True):
-            draw(panel, [row for row in rows
-                         if row["ranks"] == ranks and row["collective"] == collective])
-            panel.set_title(f"{collective}, {ranks} ranks", fontsize="small")
+    cases = list(itertools.product(counts, collectives))
+    # Few collectives: one below the other with more ranks.
+    columns = (len(collectives) if len(collectives) <= MOST_SIDE_BY_SIDE
+               else columns_for(len(cases)))
+    figure, panels = new_figure(math.ceil(len(cases) / columns), columns, title)
+    for panel, (ranks, collective) in zip(panels.flat, cases, strict=False):
+        draw(panel, [row for row in rows
+                     if row["ranks"] == ranks and row["collective"] == collective])
+        panel.set_title(f"{collective}, {ranks} ranks", fontsize="small")
+    for panel in list(panels.flat)[len(cases):]:
+        panel.remove()
     figure.savefig(file, dpi=150)
 
 
@@ -239,9 +316,15 @@ def plot_sweep(file: Path, rows: list[dict], title: str) -> None:
     cases = list(dict.fromkeys((row["collective"], row["ranks"], row["layout"]) for row in rows
                                if row["collective"] != "barrier"))
     if not cases:
-        raise typer.BadParameter("--plot draws time against size: a barrier has none")
-    figure, panels = new_figure(2, len(cases), title)
-    for (above, below), (collective, ranks, layout) in zip(panels.T, cases, strict=True):
+        raise typer.BadParameter(NOTHING_TO_DRAW)
+    columns = columns_for(len(cases))
+    # The lower row only where somebody has several radices.
+    high = 2 if radix_curves(rows) else 1
+    figure, panels = new_figure(high * math.ceil(len(cases) / columns), columns, title)
+    places = [(panels[high * (number // columns)][number % columns],
+               panels[high * (number // columns) + high - 1][number % columns])
+              for number in range(len(panels) // high * columns)]
+    for (above, below), (collective, ranks, layout) in zip(places, cases, strict=False):
         chosen = [row for row in rows if (row["collective"], row["ranks"], row["layout"])
                   == (collective, ranks, layout)]
         best: dict[tuple, dict] = {}
@@ -249,7 +332,11 @@ def plot_sweep(file: Path, rows: list[dict], title: str) -> None:
             best[row["bytes"], row["algorithm"]] = row
         draw_curves(above, curves_of(sorted(best.values(), key=lambda row: row["bytes"])))
         above.set_title(f"{collective}, {ranks} ranks, {layout}", fontsize="small")
-        draw_radices(below, chosen)
+        if below is not above:
+            draw_radices(below, chosen)
+    for place in places[len(cases):]:
+        for panel in dict.fromkeys(place):
+            panel.remove()
     figure.savefig(file, dpi=150)
 
 
@@ -259,22 +346,31 @@ RADIX_NAMES = {"fan_in": "fan-in", "fan_out": "fan-out", "arity": "n of n-ary tr
 
 def draw_radices(panel, rows: list[dict]) -> None:
     """Time against radix, for trees, at the best segment size; 1 is each message size's best."""
-    names = [name for name in RADIX_NAMES if any(name in row for row in rows)]
-    panel.set(xlabel="radix" if names else "no tree was swept",
-              ylabel="time / time of the best radix")
-    if not names:
+    curves = radix_curves(rows)
+    if not curves:
+        panel.set_axis_off()
+        panel.text(0.5, 0.5, "no tree with several radices was swept", ha="center", va="center",
+                   fontsize="small")
         return
-    cases = [(name, nbytes) for name in names
-             for nbytes in sorted({row["bytes"] for row in rows if name in row})]
-    for number, (name, nbytes) in enumerate(cases):
-        times: dict[int, float] = {}
-        for row in rows:
-            if row["bytes"] == nbytes and name in row:
-                times[row[name]] = min(row["smcoll_us"], times.get(row[name], float("inf")))
-        radices = sorted(times)
+    for number, ((name, nbytes), times) in enumerate(curves.items()):
         best = min(times.values())
-        panel.plot(radices, [times[radix] / best for radix in radices],
-                   label=f"{RADIX_NAMES[name]}, {nbytes} B", markersize=4,
-                   **STYLES[number % len(STYLES)])
+        panel.plot(list(times), [us / best for us in times.values()],
+                   label=f"{RADIX_NAMES[name]}, {nbytes} B", markersize=4, **style_of(number))
+    panel.set(xlabel="radix", ylabel="time / time of the best radix",
+              xticks=sorted({radix for times in curves.values() for radix in times}))
     panel.grid(True, which="major", linewidth=0.4)
-    panel.legend(fontsize="small")
+    add_legend(panel)
+
+
+def radix_curves(rows: list[dict]) -> dict[tuple[str, int], dict[int, float]]:
+    """(parameter, bytes) -> radix -> µs of the best variant. One radix alone is no curve."""
+    curves: dict[tuple[str, int], dict[int, float]] = {}
+    for name in RADIX_NAMES:
+        for nbytes in sorted({row["bytes"] for row in rows if name in row}):
+            times: dict[int, float] = {}
+            for row in rows:
+                if row["bytes"] == nbytes and name in row:
+                    times[row[name]] = min(row["smcoll_us"], times.get(row[name], math.inf))
+            if len(times) > 1:
+                curves[name, nbytes] = dict(sorted(times.items()))
+    return curves

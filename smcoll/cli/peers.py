@@ -8,16 +8,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from smcoll.bench.compare_job import CompareTask
-from smcoll.cli import info, output
+from smcoll.cli import compare_output, info, jobs, page
 from smcoll.cli.jobs import Where
+from smcoll.cli.page import prose
+from smcoll.launch import launch
 
 # Asked of each environment's Python: which MPI it has, and in which settings it is to be measured.
 _PROBE = """\
@@ -29,22 +31,31 @@ print(json.dumps([mpi.title, list(mpi_settings.settings(mpi.family, several_node
 """
 
 
-def compare_peers(task: CompareTask, environments: list[str], counts: list[int],
-                  where: Where) -> dict:
+def compare_peers(console: Console, task: CompareTask, environments: list[str],
+                  counts: list[int], where: Where) -> dict:
     """Measure in every environment and setting. The record: merged rows, and each peer's own."""
-    jobs: dict[str, tuple[str, str]] = {}
+    found: dict[str, tuple[str, str]] = {}
     for environment in environments:
         title, settings = probe(environment, bool(where.hosts))
-        if title in jobs:
-            raise typer.BadParameter(f"--peers {environment}: {title} is in {jobs[title][0]} too")
+        if title in found:
+            raise typer.BadParameter(f"--peers {environment}: {title} is in {found[title][0]} too")
         for setting in settings:
-            jobs[title if setting == "default" else f"{title} {setting}"] = environment, setting
+            found[title if setting == "default" else f"{title} {setting}"] = environment, setting
+    points = len(list(task.points()))
+    jobs.announce(console, f"Comparing {page.counted(points, 'point')} with "
+                  f"{page.counted(len(found), 'way')} to run an MPI", counts,
+                  len(found) * len(counts),
+                  len(found) * len(counts) * points * task.settings["budget"])
     peers: dict[str, dict] = {}
-    for name, (environment, setting) in jobs.items():
+    for name, (environment, setting) in found.items():
         print(f"measuring {name}", file=sys.stderr, flush=True)
         peers[name] = measure_peer(task, environment, setting, counts, where)
+        if peers[name]["meta"].get("partial"):
+            break
+    stopped = {key: record["meta"][key] for record in peers.values()
+               for key in ("partial", "exit_code") if key in record["meta"]}
     return {
-        "meta": {
+        "meta": stopped | {
             "command": ["smcoll", *sys.argv[1:]],
             "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "machine": info.machine_facts(),
@@ -91,17 +102,30 @@ def measure_peer(task: CompareTask, environment: str, setting: str, counts: list
             "--offset", settings["offset"],
             "--algorithms", ",".join(task.algorithms), "--thread-level", task.thread_level,
             "-c" if settings["validate"] else "-C", "--no-point-to-point",
-            "--mpi-setting", setting, "--json", file,
+            # Who was asked here is not asked again.
+            "--mpi-setting", setting, "--yes", "--json", file,
             *(["--heap"] if task.heap else []), *where.options()]
-        result = subprocess.run(
-            [python_of(environment), "-m", "smcoll", "compare", *map(str, options)],
-            stdout=subprocess.DEVNULL, stderr=None if sys.stderr.isatty() else subprocess.PIPE,
-            text=True, check=False)
+        errors, stop = "", None
+        with launch.signals_as_exceptions(), subprocess.Popen(
+                [python_of(environment), "-m", "smcoll", "compare", *map(str, options)],
+                stdout=subprocess.DEVNULL, stderr=None if sys.stderr.isatty() else subprocess.PIPE,
+                text=True, preexec_fn=launch.end_with_parent) as process:
+            try:
+                _, errors = process.communicate()
+            except (KeyboardInterrupt, launch.Terminated) as error:
+                # It writes what it has by then.
+                stop = error
+                launch.end(process, error, 15)
         # 1 with a file: a result of smcoll's was wrong, which the rows say.
         if not file.exists():
+            if stop is not None:
+                raise stop
             raise typer.BadParameter(f"--peers {environment}: smcoll compare failed there with "
-                                     f"exit code {result.returncode}\n{result.stderr or ''}")
-        return json.loads(file.read_text())
+                                     f"exit code {process.returncode}\n{errors or ''}")
+        record = json.loads(file.read_text())
+        if stop is not None:
+            record["meta"]["partial"], record["meta"]["exit_code"] = jobs.stopped_by(stop)
+        return record
 
 
 def merge(rows_of: dict[str, list[dict]]) -> list[dict]:
@@ -132,52 +156,25 @@ def merge(rows_of: dict[str, list[dict]]) -> list[dict]:
             "problems": [f"{name}: {text}" for name, row in peers.items()
                          for text in row["problems"]],
             "peers": {name: {key: row[key] for key in (
-                "mpi_us", "smcoll_us", "ratio", "ratio_low", "distance", "mpi_valid")}
+                "mpi_us", "mpi_us_min", "mpi_us_max", "smcoll_us", "smcoll_us_min",
+                "smcoll_us_max", "ratio", "ratio_low", "ratio_high", "distance", "valid",
+                "mpi_valid")}
                 for name, row in peers.items()},
         })
     return merged
 
 
 def print_record(console: Console, record: dict, full: bool) -> None:
-    """One table for each rank count, then what was wrong."""
-    peers = list(record["meta"]["peers"])
+    """A table for each rank count and peer, the fastest peer's place, then what was wrong."""
     for ranks in dict.fromkeys(row["ranks"] for row in record["rows"]):
-        table = Table(title=f"{ranks} ranks, {record['meta']['machine']['processor']}",
-                      title_justify="left")
-        limited = any("limit_us" in row for row in record["rows"])
-        for name in ("collective", "bytes", "smcoll us", *(f"{peer} us" for peer in peers),
-                     "times faster", "fastest", "cores", *(["limit us"] if limited else []),
-                     "algorithm", "valid"):
-            left = name in ("collective", "fastest", "cores", "algorithm", "valid")
-            peer = name.removesuffix(" us") in peers
-            table.add_column(name, justify="left" if left else "right", no_wrap=not peer)
-        previous = None
-        for row in record["rows"]:
-            if row["ranks"] != ranks:
-                continue
-            if previous not in (None, row["collective"]):
-                table.add_section()
-            previous = row["collective"]
-            times = [peer_cell(row["peers"].get(peer)) for peer in peers]
-            table.add_row(row["collective"], str(row["bytes"]),
-                          output.time_cell(row, "smcoll", full), *times,
-                          output.ratio(row["ratio"], row["ratio_low"]), row["fastest"] or "-",
-                          row["distance"],
-                          *([output.microseconds(row["limit_us"])] if limited else []),
-                          row["algorithm"], output.verdict(row | {"mpi_valid": True}))
-        console.print(table)
-    console.print("us: median over blocks of the slowest rank's mean per call, each peer in its "
-                  "own job beside smcoll. times faster: than the fastest peer, beside which "
-                  "smcoll's time is the one shown. A peer "
-                  "whose result was wrong (!) is out of its row.", soft_wrap=True)
-    for row in record["rows"]:
-        for problem in row["problems"]:
-            console.print(f"[bold red]wrong:[/bold red] {row['ranks']} ranks: {problem}",
-                          soft_wrap=True)
-
-
-def peer_cell(figures: dict | None) -> str:
-    """A peer's time; marked where its result was wrong."""
-    if figures is None:
-        return "-"
-    return output.microseconds(figures["mpi_us"]) + ("!" if figures["mpi_valid"] is False else "")
+        rows = [row for row in record["rows"] if row["ranks"] == ranks]
+        for peer in record["meta"]["peers"]:
+            console.print(compare_output.table(
+                compare_output.against_peer(rows, peer), f"{ranks} ranks, {peer}", "MPI", full))
+        fastest = Counter(row["fastest"] or "none" for row in rows)
+        console.print()
+        prose(console, f"{ranks} ranks, beside the fastest MPI of each row: "
+              f"{compare_output.summary(rows)} (fastest: " + ", ".join(
+                  f"{name} in {count}" for name, count in fastest.items()) + ")")
+    compare_output.print_how(console, record["rows"])
+    compare_output.print_problems(console, record["rows"])

@@ -2,43 +2,56 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 from typing import Annotated
 
 import typer
 
-from smcoll.cli import options, selection
+from smcoll.cli import guard, options, selection
 from smcoll.launch import launch
 
-# (program and arguments, whether it is a module): what to run in this process.
-postponed: tuple[list[str], bool] | None = None
+# (program and arguments, what kind of program): what to run in this process.
+postponed: tuple[list[str], str] | None = None
+# The kernel takes arguments of up to 128 KiB.
+LONGEST_INPUT = 100_000
 
 
 def run_command(
     program: Annotated[list[str], typer.Argument(
-        metavar="PROGRAM [ARGUMENTS]...", help="Python file (or, with -m, module), and what "
-        "belongs to it.", show_default=False)],
-    ranks: Annotated[int | None, typer.Option(
-        "-n", "--ranks", min=1, show_default=False,
-        help="Start this many ranks. Without it: run in this process, which mpiexec, srun or "
-        "nobody started as a rank.")] = None,
+        metavar="PROGRAM [ARGUMENTS]...", show_default=False,
+        help="A Python file, - for standard input; what follows is its own.")],
     module: Annotated[bool, typer.Option(
-        "-m", "--module", help="PROGRAM is the name of a module, as with `python -m`.")] = False,
+        "-m", "--module", metavar=options.FLAG, show_default=False,
+        rich_help_panel=options.PROGRAM, help="PROGRAM is a module, as with `python -m`.",
+        )] = False,
+    code: Annotated[bool, typer.Option(
+        "-c", "--code", metavar=options.FLAG, show_default=False,
+        rich_help_panel=options.PROGRAM, help="PROGRAM is code, as with `python -c`.")] = False,
     heap: Annotated[bool, typer.Option(
-        "--heap", help="Put numpy's larger arrays into shared heaps, where other ranks read and "
-        "write them directly (SMCOLL_HEAP=1).")] = False,
+        "--heap", metavar=options.FLAG, show_default=False, rich_help_panel=options.PROGRAM,
+        help="numpy's larger arrays into shared heaps (SMCOLL_HEAP=1).")] = False,
+    ranks: Annotated[int | None, typer.Option(
+        "-n", "--ranks", min=1, metavar="N", show_default=False, rich_help_panel=options.RANKS,
+        help="Start so many; without it run in this process, a rank or not.")] = None,
     hosts: options.Hosts = "",
     host_file: options.HostFile = None,
-    layout: Annotated[str | None, typer.Option(
-        help="Bind ranks to CPUs: compact, spread, or a list such as 0,2,4-7.")] = None,
+    layout: options.Layout = None,
     mpi_option: Annotated[list[str] | None, typer.Option(
-        "--mpi-option", help="One more word for mpiexec; repeat it for more.")] = None,
+        "--mpi-option", metavar="WORD", rich_help_panel=options.RANKS,
+        help="One more word for mpiexec; repeat it.")] = None,
+    yes: options.Yes = False,
 ) -> None:
-    """Run a program with MPI.COMM_WORLD's collectives through shared memory.
+    """Run a program with MPI.COMM_WORLD's collectives in shared memory.
 
-    An uncaught exception on one rank ends the whole job, as `python -m mpi4py` does.
+    An uncaught exception on one rank ends the whole job, as with
+    `python -m mpi4py`.
     """
     global postponed
+    if module and code:
+        raise typer.BadParameter("either -m or -c")
+    kind = ("module" if module else "code" if code else "input" if program[0] == "-" else "file")
     if heap:
         # Ranks started from here inherit it.
         os.environ["SMCOLL_HEAP"] = "1"
@@ -49,13 +62,43 @@ def run_command(
         if layout or mpi_option:
             raise typer.BadParameter("--layout and --mpi-option need -n: they are for the mpiexec "
                                      "that smcoll starts")
-        postponed = (program, module)
+        look_for(kind, program[0])
+        postponed = (program, kind)
         return
     if launch.under_mpiexec():
         raise typer.BadParameter("this is a rank of a job already: leave -n and --hosts out")
-    argv = launch.own_command("run-rank", "module" if module else "file", *program)
+    guard.check_ranks([ranks], on, yes)
+    if not on:                          # they may have what this machine lacks
+        look_for(kind, program[0])
+    if kind == "input":
+        # mpiexec gives standard input to one rank only.
+        program = [sys.stdin.read(), *program[1:]]
+        if len(program[0].encode()) > LONGEST_INPUT:
+            raise typer.BadParameter(f"a program of more than {LONGEST_INPUT} bytes on standard "
+                                     "input: put it into a file")
+    argv = launch.own_command("run-rank", kind, *program)
     result = launch.run(ranks, argv, extra_options=mpi_option or (), layout=layout, hosts=on)
     raise typer.Exit(exit_code(result.returncode))
+
+
+def look_for(kind: str, program: str) -> None:
+    """End, as Python does, where the program is not there: once, and not on each rank."""
+    if kind == "file" and not os.path.exists(program):
+        sys.stderr.write(f"smcoll: can't open file {program!r}: No such file or directory\n")
+        raise typer.Exit(2)
+    if kind == "module":
+        # The package alone: looking for what is in it would import it.
+        package = program.partition(".")[0]
+        sys.path.insert(0, os.getcwd())
+        try:
+            missing = importlib.util.find_spec(package) is None
+        except ValueError:              # loaded already, in an unusual way
+            missing = False
+        finally:
+            del sys.path[0]
+        if missing:
+            sys.stderr.write(f"smcoll: No module named {package}\n")
+            raise typer.Exit(1)
 
 
 def exit_code(returncode: int) -> int:

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from smcoll.bench.sweep_nodes_job import COLLECTIVES, FORMS, NodesTask
-from smcoll.cli import jobs, options, output, selection
+from smcoll.cli import compare_output, guard, jobs, options, output, selection
+from smcoll.cli.page import Column, page_console, sectioned
 from smcoll.launch import launch
 
 MOST = 1 << 20  # ranks or nodes: more is a slip of the keyboard
@@ -22,36 +22,39 @@ def sweep_nodes_command(
     hosts: options.Hosts = "",
     host_file: options.HostFile = None,
     pretended: Annotated[str, typer.Option(
-        "--pretend-nodes", metavar="N[,N...]", show_default="none",
-        help="Deal this machine's ranks out to so many nodes that smcoll takes for several; MPI "
-        "sees one. Jobs of their own for each number.")] = "",
+        "--pretend-nodes", metavar="N,...", show_default=False, rich_help_panel=options.RANKS,
+        help="Deal them out to so many nodes of smcoll's on this machine.")] = "",
+    yes: options.Yes = False,
+    collectives: Annotated[str, typer.Option(
+        metavar="NAME,...", rich_help_panel=options.WORK, help="Which.")] = ",".join(COLLECTIVES),
     sizes: options.MessageSize = "8:1M",
     factor: options.Factor = 8,
     size_list: options.SizeList = "",
-    collectives: Annotated[str, typer.Option(
-        metavar="NAME[,NAME...]", help=f"Of {', '.join(COLLECTIVES)}.")] = ",".join(COLLECTIVES),
     forms: Annotated[str, typer.Option(
-        metavar="NAME[,NAME...]", help="Which forms: tree (leaders, by recursive doubling), "
-        "dissemination (leaders), tiled (a slice by each of several ranks of a node).",
+        metavar="NAME,...", rich_help_panel=options.WORK,
+        help="By leaders (tree, dissemination), or a slice by each of several ranks (tiled).",
         )] = ",".join(FORMS),
     network_ranks: Annotated[str, typer.Option(
-        metavar="N[,N...]", show_default="smcoll's choice",
-        help="Ranks of a node that exchange slices at once (tiled).")] = "",
+        metavar="N,...", show_default="smcoll's choice", rich_help_panel=options.WORK,
+        help="Ranks of a node that exchange slices (tiled).")] = "",
+    budget: Annotated[float, typer.Option(
+        min=0.001, metavar="SECONDS", rich_help_panel=options.PRECISION,
+        help="For each form and message size.")] = 0.3,
+    repetitions: Annotated[int, typer.Option(
+        "-r", "--repetitions", min=1, metavar="N", rich_help_panel=options.PRECISION,
+        help="Blocks of each, by turns.")] = 9,
     iterations: options.Iterations = 0,
     warmup: options.Warmup = 0,
-    repetitions: Annotated[int, typer.Option(
-        "-r", "--repetitions", min=1, help="Blocks of each, by turns.")] = 9,
-    budget: Annotated[float, typer.Option(
-        min=0.001, help="Seconds for each form and message size, validation apart.")] = 0.3,
     validate: options.Validate = True,
     json_file: options.JSONFile = None,
     csv_file: options.CSVFile = None,
     plot_file: options.PlotFile = None,
 ) -> None:
-    """Measure Allreduce and Barrier across nodes in each form, beside MPI's own.
+    """Measure Allreduce and Barrier across nodes in each form.
 
-    As in figures 21 (forms against vector size) and 25 (Barrier against the number of ranks) of
-    Li, Hoefler & Snir 2013. Started under mpiexec, it measures with the ranks of that job.
+    Beside MPI's own, as in figures 21 (against vector size) and 25
+    (against the number of ranks) of Li, Hoefler & Snir 2013. Under
+    mpiexec it measures with the ranks of that job.
     """
     names = selection.known_names("--collectives", collectives, COLLECTIVES)
     task = NodesTask(
@@ -61,16 +64,18 @@ def sweep_nodes_command(
         selection.known_names("--forms", forms, tuple(FORMS)),
         selection.numbers_of("ranks", "--network-ranks", network_ranks, MOST) if network_ranks
         else [0])
-    if plot_file is not None:
-        output.require_matplotlib()
+    output.check_files(json=json_file, csv=csv_file, plot=plot_file)
     where = jobs.Where(None, selection.hosts(hosts, host_file))
     counts = selection.rank_counts(ranks, where.hosts)
     nodes = (selection.numbers_of("nodes", "--pretend-nodes", pretended, MOST) if pretended
              else [0])
+    console = page_console()
     if launch.under_mpiexec():
         if ranks or where.is_chosen or len(nodes) > 1:
             raise typer.BadParameter("this is a rank of a job already: leave -n and --hosts out, "
                                      "and name one number of nodes to pretend")
+        if launch.is_first_rank():
+            jobs.announce(console, "Measuring forms across nodes", [], 0, seconds_of(task))
         record = jobs.inside_job(replace(task, pretended_nodes=nodes[0]))
         if record is None:
             return  # not rank 0
@@ -82,9 +87,18 @@ def sweep_nodes_command(
                                      "--pretend-nodes")
         if max(nodes) > min(counts):
             raise typer.BadParameter(f"--pretend-nodes {pretended}: a node needs a rank")
+        guard.check_ranks(counts, where.hosts, yes)
+        number = len(counts) * len(nodes)
+        jobs.announce(console, f"Measuring {task.rows()} forms and sizes across nodes", counts,
+                      number, number * seconds_of(task))
         record = outside_jobs(task, counts, nodes, where)
-    print_times(output.wide_console(), record["rows"])
+    print_times(console, record["rows"])
     output.finish(record, json_file, csv_file, plot_file, plot)
+
+
+def seconds_of(task: NodesTask) -> float:
+    """All time budgets of a job: of each form, and of MPI beside those of a point."""
+    return task.settings["budget"] * (task.rows() + len(list(task.points())))
 
 
 def outside_jobs(task: NodesTask, counts: list[int], nodes: list[int], where: jobs.Where) -> dict:
@@ -93,9 +107,12 @@ def outside_jobs(task: NodesTask, counts: list[int], nodes: list[int], where: jo
     for count, pretended in itertools.product(counts, nodes):
         one = replace(task, pretended_nodes=pretended)
         with jobs.progress_bar(f"{count} ranks", one.rows()) as advance:
-            rows, job = jobs.run_job(one, count, where, {}, advance)
+            rows, job = jobs.run_until_stopped(
+                one, count, where, {}, advance, record["meta"])
         record["rows"] += rows
         record["meta"]["jobs"].append(job)
+        if record["meta"].get("partial"):
+            break
     return record
 
 
@@ -105,21 +122,21 @@ def outside_jobs(task: NodesTask, counts: list[int], nodes: list[int], where: jo
 def print_times(console: Console, rows: list[dict]) -> None:
     """A line for each point, a column for each form."""
     forms = list(dict.fromkeys(row["algorithm"] for row in rows))
-    table = Table()
-    for name in ("ranks", "nodes", "collective", "bytes", "MPI us", *(f"{one} us" for one in forms),
-                 "fastest", "times faster"):
-        table.add_column(name, justify="left" if name in ("collective", "fastest") else "right")
+    sections: dict[tuple, list] = {}
     for (ranks, nodes, collective, nbytes), group in points_of(rows).items():
         times = {row["algorithm"]: row for row in group if row["valid"] is not False}
         best = min(times.values(), key=lambda row: row["smcoll_us"], default=None)
-        table.add_row(
-            str(ranks), str(nodes), collective, str(nbytes),
-            output.microseconds(group[0]["mpi_us"]),
+        sections.setdefault((ranks, nodes, collective), []).append([
+            str(nbytes), output.microseconds(group[0]["mpi_us"]),
             *(output.microseconds(times[one]["smcoll_us"]) if one in times else "-"
               for one in forms),
             best["algorithm"] if best else "-",
-            output.ratio(best["ratio"], best["ratio_low"]) if best else "-")
-    console.print(table)
+            compare_output.ratio_cells(best)[0] if best else "-"])
+    console.print(sectioned(
+        [Column("bytes"), Column("MPI us"), *(Column(f"{one} us") for one in forms),
+         Column("fastest", left=True, wraps=True), Column("times faster")],
+        [(f"{collective}, {ranks} ranks on {nodes} nodes", lines)
+         for (ranks, nodes, collective), lines in sections.items()]))
     for row in rows:
         if row["valid"] is False:
             console.print(f"[bold red]wrong:[/bold red] {row['ranks']} ranks: {row['collective']} "

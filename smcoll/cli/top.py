@@ -15,8 +15,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from smcoll.cli import attach
+from smcoll.cli import attach, options
 from smcoll.cli.output import wide_console
+from smcoll.cli.page import announce, counted
 from smcoll.sync.observation import RankView, as_record, missing, summary
 
 SAMPLE_SECONDS = 0.5
@@ -25,20 +26,23 @@ _STYLES = {"dead": "bold red", "gave up": "red", "waiting": "yellow", "left": "d
 
 def top_command(
     pids: Annotated[list[int] | None, typer.Argument(
-        metavar="[PID]...", show_default=False,
-        help="A rank, or the mpiexec above the ranks. Without: every job of this machine that may "
-        "be looked at.")] = None,
+        metavar="[PID]...", show_default="every job of this machine",
+        help="A rank, or the mpiexec above the ranks.")] = None,
     watch: Annotated[float, typer.Option(
-        min=0, show_default=False, help="Look again every so many seconds, until Ctrl-C or until "
-        "no communicator is left; without stacks.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
+        min=0, metavar="SECONDS", show_default=False, rich_help_panel=options.SHOWN,
+        help="Look again and again, until Ctrl-C or the end.")] = 0,
+    as_json: Annotated[bool, typer.Option(
+        "--json", metavar=options.FLAG, show_default=False, rich_help_panel=options.SHOWN,
+        help="JSON on standard output.")] = False,
     stacks: Annotated[bool, typer.Option(
-        help="The Python stacks of the ranks that the others wait for (needs py-spy).")] = True,
+        metavar=options.FLAG, show_default="on", rich_help_panel=options.SHOWN,
+        help="Python stacks of who is waited for (py-spy).")] = True,
 ) -> None:
-    """Where the ranks of a running job are, and who waits for whom.
+    """Show where the ranks of a running job are, and who waits for whom.
 
-    Reads the job's shared memory from outside, so it works on ranks that hang, are stopped or
-    dead. Shows communicators whose segment has been made; those that use MPI wholly have none.
+    Reads the job's shared memory from outside, so it works on ranks that
+    hang, are stopped or dead. Shows communicators whose segment has been
+    made; those that use MPI wholly have none.
     """
     try:
         attached = attach.attach(attach.processes_of(pids or []))
@@ -52,6 +56,9 @@ def top_command(
     if watch:
         _show_again_and_again(records(pids or [], attached, watch), as_json)
         return
+    if not as_json:
+        announce(wide_console(), f"Looking at {counted(len(attached), 'communicator')} from "
+                 "outside", SAMPLE_SECONDS)
     record = look(attached, SAMPLE_SECONDS, stacks)
     if as_json:
         typer.echo(json.dumps(record, indent=1))

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from smcoll import config
 from smcoll.bench.tune_job import TuneTask
-from smcoll.cli import jobs, model, model_output, options, output, selection
+from smcoll.cli import guard, jobs, model, model_output, options, output, selection
+from smcoll.cli.page import page_console, prose
 from smcoll.launch import launch
 from smcoll.topology import hardware, node
 from smcoll.tuning import tables
@@ -18,51 +19,75 @@ from smcoll.tuning.model import fit, machine, parameters
 
 def tune_command(
     ranks: options.Counts = "",
+    yes: Annotated[bool, typer.Option(
+        "-y", "--yes", "--force", metavar=options.FLAG, show_default=False,
+        rich_help_panel=options.RANKS,
+        help="Don't ask: busy machine, model far off, more than 8 a core.")] = False,
+    collectives: Annotated[str, typer.Option(
+        metavar="NAME,...", rich_help_panel=options.WORK,
+        help="Which; all: every one of the model's.")] = "barrier,bcast,reduce,allreduce",
     sizes: options.MessageSize = "8:4M",
     factor: options.Factor = 8,
     size_list: options.SizeList = "",
-    collectives: Annotated[str, typer.Option(
-        metavar="NAME[,NAME...]", help=f"Of {', '.join(model.COLLECTIVES)}; or all.",
-        )] = "barrier,bcast,reduce,allreduce",
-    rounds: Annotated[int, typer.Option(
-        min=1, help="How often everything is measured; medians count.")] = 3,
-    repetitions: Annotated[int, typer.Option(
-        "-r", "--repetitions", min=1, help="Blocks of each variant in a round, by turns.")] = 5,
-    budget: Annotated[float, typer.Option(
-        min=0.0001, help="Seconds for each variant and size in a round.")] = 0.02,
     heap: Annotated[bool, typer.Option(
-        "--heap", help="All arrays in shared heaps: direct access (shared_heap) is one more "
-        "algorithm, and the table is for communicators with Config(heap=True).")] = False,
+        "--heap", metavar=options.FLAG, show_default=False, rich_help_panel=options.WORK,
+        help="Arrays in shared heaps; the table is for Config(heap=True).")] = False,
+    rounds: Annotated[int, typer.Option(
+        min=1, metavar="N", rich_help_panel=options.PRECISION,
+        help="How often everything is measured.")] = 3,
+    repetitions: Annotated[int, typer.Option(
+        "-r", "--repetitions", min=1, metavar="N", rich_help_panel=options.PRECISION,
+        help="Blocks of each variant in a round.")] = 5,
+    budget: Annotated[float, typer.Option(
+        min=0.0001, metavar="SECONDS", rich_help_panel=options.PRECISION,
+        help="For each variant and size in a round.")] = 0.02,
     table_file: Annotated[str, typer.Option(
         "--table", metavar="FILE", show_default="where smcoll.Comm looks for it",
-        help="Where the decision table goes; off: nowhere.")] = "auto",
+        rich_help_panel=options.FILES, help="The decision table; off: none.")] = "auto",
+    clear: Annotated[bool, typer.Option(
+        "--clear", metavar=options.FLAG, show_default=False, rich_help_panel=options.FILES,
+        help="Remove the table instead: built-in defaults hold.")] = False,
     json_file: options.JSONFile = None,
     csv_file: options.CSVFile = None,
     plot_file: options.PlotFile = None,
 ) -> None:
-    """Measure the model's parameters and every algorithm, and write the decision table.
+    """Measure this machine and every algorithm, and write the decision table.
 
-    Prints predicted beside measured times, with the error. Communicators with as many ranks use
-    the table from then on (comm.explain says so). Run it while nothing else runs.
+    Prints predicted beside measured times. Communicators with as many
+    ranks use the table from then on (comm.explain says so). Run it while
+    nothing else runs.
     """
+    if clear:
+        clear_table(table_file)
+        return
     if launch.under_mpiexec():
         raise typer.BadParameter("tune starts its own jobs: not under mpiexec")
     names = model.collectives_of(collectives)
     chosen = selection.sizes(sizes, factor, size_list, 8)
     counts = selection.rank_counts(ranks)
+    guard.check_ranks(counts, (), yes)
     if min(counts) < 2:
         raise typer.BadParameter(f"-n {ranks}: a collective needs 2 ranks")
-    if plot_file is not None:
-        output.require_matplotlib()
+    output.check_files(json=json_file, csv=csv_file, plot=plot_file)
+    output.check_figure(plot_file, names)
     cores = len(launch.cores(node.allowed_cpus()))
     if cores < 2:
         raise typer.BadParameter("one core alone has no distance to measure")
+    guard.check_quiet(yes)
     task = TuneTask(names, chosen, {"budget": budget, "repetitions": repetitions,
                                     "validate": False}, rounds, cores, config={"table": "off"},
                     heap=heap)
     meta = jobs.describe(task, launch.mpi_info())
+    console = page_console()
+    jobs.announce(console, f"Tuning {', '.join(names)}", counts, len(counts),
+                  sum(seconds_of(task, count) for count in counts))
     record = tune(task, counts, cores, meta)
-    console = output.wide_console()
+    if meta.get("partial"):
+        if json_file is not None:
+            output.write_json(json_file, record)
+        if csv_file is not None:
+            output.write_csv(csv_file, record["measured"])
+        output.tell_partial(meta, len(record["measured"]), json_file, csv_file)
     for count in counts:
         rows = [row for row in record["rows"] if row["ranks"] == count]
         console.print(model_output.compared_table(rows, f"{count} ranks: predicted beside "
@@ -70,7 +95,6 @@ def tune_command(
         print_verdict(console, rows, record["states"][str(count)])
         model_output.print_crossovers(
             console, [row for row in record["crossovers"] if row["ranks"] == count])
-    write_table(console, table_file, record)
     if json_file is not None:
         output.write_json(json_file, record)
     if csv_file is not None:
@@ -78,11 +102,29 @@ def tune_command(
     if plot_file is not None:
         model_output.plot(plot_file, model_output.fastest_variants(record["rows"]),
                           output.title_of(meta))
+    problem = guard.doubtful(record["rows"])
+    if problem and tables.file_of(table_file) is not None:
+        guard.ask(f"{problem}: no table is written", "Write it all the same?", yes)
+    write_table(console, table_file, record)
+
+
+# The model's parameters, once for each collective in a round (docs/model.md has the steps).
+PROBING_SECONDS = 0.7
+
+
+def seconds_of(task: TuneTask, ranks: int) -> float:
+    """All time budgets of a job, and its measurements of parameters."""
+    return (task.settings["budget"] * task.rows(ranks)
+            + PROBING_SECONDS * task.rounds * len(task.collectives))
 
 
 def tune(task: TuneTask, counts: list[int], cores: int, meta: dict) -> dict:
     """Jobs, parameters, predictions, tables: everything that is not printing."""
-    measured = {count: run(task, count, meta) for count in counts}
+    measured = {}
+    for count in counts:
+        measured[count] = run(task, count, meta)
+        if meta.get("partial"):
+            return only_measured(measured, meta)
     alone = [count for count in counts if count <= cores]
     if cores in alone or not counts:
         base = measured[cores]
@@ -91,6 +133,8 @@ def tune(task: TuneTask, counts: list[int], cores: int, meta: dict) -> dict:
         few = TuneTask(["barrier", "bcast", "reduce", "allreduce"], [8, 512, 4096], task.settings,
                        task.rounds, cores, config=task.config)
         base = run(few, cores, meta)
+        if meta.get("partial"):
+            return only_measured(measured, meta)
     known = parameters_from(base, cores, meta)
     record: dict = {"meta": meta, "rows": [], "crossovers": [], "tables": [], "states": {},
                     "measured": [row for rows, _ in measured.values() for row in rows]}
@@ -111,11 +155,19 @@ def tune(task: TuneTask, counts: list[int], cores: int, meta: dict) -> dict:
     return record
 
 
+def only_measured(measured: dict[int, tuple[list[dict], dict]], meta: dict) -> dict:
+    """The record of what was stopped: what was measured, and no table made of it."""
+    rows = [row | {"partial": True} for rows, _ in measured.values() for row in rows]
+    return {"meta": meta, "rows": [], "crossovers": [], "tables": [], "states": {},
+            "measured": rows}
+
+
 def run(task: TuneTask, count: int, meta: dict) -> tuple[list[dict], dict]:
     """One job; ranks on cores of their own are bound, so that distances are known."""
     layout = "compact" if count <= task.cores else None
     with jobs.progress_bar(f"{count} ranks", task.rows(count)) as advance:
-        rows, facts = jobs.run_job(task, count, jobs.Where(layout), {}, advance)
+        rows, facts = jobs.run_until_stopped(
+            task, count, jobs.Where(layout), {}, advance, meta)
     meta["jobs"].append(facts)
     return rows, facts
 
@@ -142,10 +194,9 @@ def machine_with(known: parameters.Parameters, ranks: int) -> machine.Machine:
 def print_verdict(console: Console, rows: list[dict], states: dict) -> None:
     """The model's errors, and how far choices are behind the best, in one line each."""
     if states["left_out"]:
-        console.print(f"the machine changed its state: {states['left_out']} of {states['rows']} "
-                      "measurements, with lines exchanged in "
-                      f"{states['other_ns']:.0f} instead of {states['ns']:.0f} ns, are left out",
-                      soft_wrap=True)
+        prose(console, f"the machine changed its state: {states['left_out']} of {states['rows']} "
+              "measurements, with lines exchanged in "
+              f"{states['other_ns']:.0f} instead of {states['ns']:.0f} ns, are left out")
     chosen = [row for row in rows if row["chosen"]]
     best = {(row["collective"], row["bytes"]): row["measured_us"] for row in rows if row["best"]}
 
@@ -153,15 +204,26 @@ def print_verdict(console: Console, rows: list[dict], states: dict) -> None:
         return row["measured_us"] / best[row["collective"], row["bytes"]] - 1
 
     by_size = sorted(abs(row["error"]) for row in rows)
-    console.print(f"errors of all {len(rows)} variants: median "
-                  f"{100 * by_size[len(by_size) // 2]:.0f} %, largest {100 * by_size[-1]:.0f} %; "
-                  "of the chosen ones: "
-                  f"{sum(abs(row['error']) <= 0.25 for row in chosen)} of {len(chosen)} within "
-                  "25 %", soft_wrap=True)
+    prose(console, f"errors of all {len(rows)} variants: median "
+              f"{100 * by_size[len(by_size) // 2]:.0f} %, largest {100 * by_size[-1]:.0f} %; "
+              "of the chosen ones: "
+              f"{sum(abs(row['error']) <= 0.25 for row in chosen)} of {len(chosen)} within 25 %")
     usual = [behind(row) for row in rows if row["default"]]
-    console.print(f"chosen: at most {100 * max(map(behind, chosen)):.0f} % behind the best; "
-                  f"built-in defaults: {sum(gap <= 0.25 for gap in usual)} of {len(usual)} within "
-                  f"25 %, at most {100 * max(usual, default=0):.0f} % behind", soft_wrap=True)
+    prose(console, f"chosen: at most {100 * max(map(behind, chosen)):.0f} % behind the best; "
+              f"built-in defaults: {sum(gap <= 0.25 for gap in usual)} of {len(usual)} within "
+              f"25 %, at most {100 * max(usual, default=0):.0f} % behind")
+
+
+def clear_table(setting: str) -> None:
+    """Remove the table that a setting names."""
+    file = tables.file_of(setting)
+    if file is None:
+        raise typer.BadParameter("--clear --table off: there is nothing to remove")
+    try:
+        found = tables.clear(file)
+    except OSError as error:
+        raise typer.BadParameter(f"--table {file}: {error.strerror}") from None
+    typer.echo(f"removed: {file}" if found else f"there is no decision table {file}")
 
 
 def write_table(console: Console, setting: str, record: dict) -> None:

@@ -8,6 +8,7 @@ without a kernel.
 
 import os
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcpy
@@ -67,6 +68,15 @@ class Explanation:
         return (f"{self.collective} of {self.nbytes} bytes: {self.algorithm}"
                 f"{f' ({details})' if details else ''}, {self.path}: {self.reason}"
                 f"{evidence}")
+
+
+def check_is_of_mpi(collective):
+    """ValueError, with the nearest name, where mpi4py has no such method."""
+    if not any(hasattr(kind, name) for kind in (MPI.Intracomm, MPI.Topocomm)
+               for name in (collective, collective.capitalize())):
+        near = get_close_matches(collective, ALGORITHMS, n=1)
+        raise ValueError(f"{collective!r} is no collective"
+                         + (f": {near[0]!r}?" if near else ""))
 
 
 def explain_spanning(engine, collective, nbytes):
@@ -130,13 +140,15 @@ class Collectives(Reductions, Movement, Objects):
     def explain(self, collective, nbytes=0):
         """Which algorithm, parameters and path a call of ``nbytes`` bytes takes, and why.
 
-        Collective if no collective was called yet (the segment is made then).
+        Collective if no collective was called yet (the segment is made then). ValueError for a name
+        that mpi4py's communicators do not have.
         """
         cdef Engine engine = engine_of(self)
         collective = collective.lower().removesuffix("_block")
         if collective not in ALGORITHMS and collective[:-1] in ALGORITHMS:
             collective = collective[:-1]                       # Gatherv, Alltoallw
         if collective not in ALGORITHMS:
+            check_is_of_mpi(collective)
             return Explanation(collective, nbytes, "MPI", "MPI's own", {},
                                "not among smcoll's collectives")
         if engine is None:

@@ -457,8 +457,9 @@ cdef allgather(comm, parser parse_sides, sendbuf, recvbuf, str method):
         gathered.contribute(sides.send_message.message.address,
                             sides.send_message.message.nbytes, runs_of(typemap))
         gathered.all.in_place = False
-    if engine.allgather_(&gathered.all, COLLECTIVE_ALLGATHER,
-                         engine.plans.choose(COLLECTIVE_ALLGATHER, gathered.all.longest)) == USE_MPI:
+    if engine.allgather_(
+            &gathered.all, COLLECTIVE_ALLGATHER,
+            engine.plans.choose(COLLECTIVE_ALLGATHER, gathered.all.longest)) == USE_MPI:
         return engine.through_mpi("allgather", partial(nonblocking(method), comm, sendbuf, recvbuf),
                                   nbytes=gathered.all.longest)
     check_truncated(gathered.all.truncated)

@@ -27,9 +27,7 @@ from smcoll.base.signature cimport (
     COLLECTIVE_OBJECT_SCAN, COLLECTIVE_OBJECT_SCATTER,
 )
 from smcoll.buffers.messages cimport Gathered, Messages
-from smcoll.coll.streams cimport Transfer
 from smcoll.comm.state cimport check_root, engine_of, own_mpi
-from smcoll.datatype.cursor cimport start_cursor
 from smcoll.engine.engine cimport Engine, stream_signature
 from smcoll.engine.reservation cimport USE_MPI
 from smcoll.kernels.kernels cimport copy_bytes

@@ -286,9 +286,9 @@ cdef scan(comm, int collective, sendbuf, recvbuf, op):
         return getattr(MPI.Intracomm, method)(comm, sendbuf, recvbuf, op)
     op_code = code_of_op(op)
     if plain_pair(sendbuf, recvbuf, op_code, &send, &recv):
-        if engine.reduction_(collective, send.address, recv.address, recv.count,
-                             recv.element_type, op_code, 0, engine.plans.choose(collective, recv.nbytes)
-                             ) == CARRIED_OUT:
+        if engine.reduction_(
+                collective, send.address, recv.address, recv.count, recv.element_type, op_code, 0,
+                engine.plans.choose(collective, recv.nbytes)) == CARRIED_OUT:
             return
     symmetric(comm, engine, collective, sendbuf, recvbuf, op, op_code)
 

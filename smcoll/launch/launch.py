@@ -17,10 +17,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from smcoll import config
 from smcoll.launch.hosts import Host, carried, share
 from smcoll.topology import node
 
@@ -174,6 +176,19 @@ def under_mpiexec(environment: Mapping[str, str] | None = None) -> bool:
     return any(name in environment for name in _RANK_NAMES)
 
 
+def is_first_rank(environment: Mapping[str, str] | None = None) -> bool:
+    """Whether this process is rank 0, as far as its launcher says so in the environment."""
+    environment = os.environ if environment is None else environment
+    return next((environment[name] for name in _RANK_NAMES if name in environment), "0") == "0"
+
+
+def job_size(environment: Mapping[str, str] | None = None) -> int:
+    """How many ranks the job around this process has, as its launcher says; 0: it doesn't."""
+    environment = os.environ if environment is None else environment
+    sizes = [environment.get(name, "") for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")]
+    return next((int(text) for text in sizes if text.isdigit()), 0)
+
+
 def outer_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment without what a launcher told this rank about the job around it."""
     environment = os.environ if environment is None else environment
@@ -270,7 +285,7 @@ def command(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (
         raise LaunchError(info.problem)
     if hosts and layout:
         raise LaunchError(f"layout {layout!r} binds ranks of this machine, not of other hosts")
-    added = dict(environment or {})
+    added = config.told_of_names() | dict(environment or {})
     variables = outer_environment() | added
     options, on_one = _on_hosts(info.family, hosts, ranks, carried(variables, added))
     cpus = place(layout, ranks) if layout else None
@@ -322,16 +337,47 @@ def end_with_parent() -> None:
     _C.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+class Terminated(SystemExit):
+    """SIGTERM or SIGHUP, as an exception: what was begun is cleared away on the way out."""
+
+    def __init__(self, number: int):
+        super().__init__(128 + number)
+        self.signal = signal.Signals(number).name
+
+
+@contextlib.contextmanager
+def signals_as_exceptions() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise ``Terminated``, where nobody else handles them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, _frame) -> None:
+        raise Terminated(number)
+
+    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    mine = [number for number, handler in former.items() if handler is signal.SIG_DFL]
+    for number in mine:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number in mine:
+            signal.signal(number, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def job(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (),
         layout: str | None = None, hosts: Sequence[Host] = (),
         environment: Mapping[str, str] | None = None,
         **popen) -> Iterator[subprocess.Popen]:
-    """A running job; ended, ranks and all, when the block is left by an exception.
+    """A running job; ended, ranks and all, when the block is left by an exception (SIGTERM and
+    SIGHUP become one: ``Terminated``).
 
     ``environment`` is added to the job's; further arguments go to ``subprocess.Popen``.
     """
-    with tempfile.TemporaryDirectory(prefix="smcoll-job-", ignore_cleanup_errors=True) as session:
+    with signals_as_exceptions(), tempfile.TemporaryDirectory(
+            prefix="smcoll-job-", ignore_cleanup_errors=True) as session:
         arguments, job_environment = command(
             ranks, argv, extra_options=extra_options, layout=layout, hosts=hosts,
             # Other hosts do not have this folder.
@@ -341,15 +387,23 @@ def job(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (),
             try:
                 yield process
             except BaseException as error:
-                # Ctrl-C reached mpiexec as well (it is in our process group): give it time to end
-                # its ranks. Killed outright it would leave them behind.
-                if isinstance(error, KeyboardInterrupt):
-                    _wait(process, 3)
-                if process.poll() is None:
-                    process.terminate()
-                    _wait(process, 5)
-                process.kill()
+                end(process, error)
                 raise
+
+
+def end(process: subprocess.Popen, error: BaseException, seconds: float = 5) -> None:
+    """End a process, and its ranks, because of an exception in the one that started it.
+
+    After ``seconds`` it is killed.
+    """
+    # Ctrl-C reached it as well (it is in our process group): give it time to end its ranks. Killed
+    # outright it would leave them behind.
+    if isinstance(error, KeyboardInterrupt):
+        _wait(process, 3)
+    if process.poll() is None:
+        process.terminate()
+        _wait(process, seconds)
+    process.kill()
 
 
 def _wait(process: subprocess.Popen, seconds: float) -> None:

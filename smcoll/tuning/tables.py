@@ -118,6 +118,15 @@ def write(file: Path, content: dict) -> None:
     os.replace(new, file)
 
 
+def clear(file: Path) -> bool:
+    """Remove a table; whether there was one. OSError where it can't be."""
+    try:
+        file.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def load(setting: str) -> dict | None:
     """The table that a setting names, or None. What can't be used is told once, and ignored."""
     try:

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from smcoll import config
 from smcoll.algorithms import ALGORITHMS
+from smcoll.base import __version__
 from smcoll.bench import floor
-from smcoll.cli import output, peers, selection
-from smcoll.launch import launch, mpi_settings
+from smcoll.cli import guard, output, page, peers, selection
+from smcoll.cli.app import app
+from smcoll.launch import hosts, launch, mpi_settings
+from smcoll.topology import node
 
 LIMITS = Path(__file__).parents[2] / "bench" / "results" / "limits-2-cores.json"
 PROGRAM = """\
@@ -110,8 +119,74 @@ def test_run_disabled_by_environment(program):
     assert "layer mpi4py total [3.0" in result.stdout
 
 
-def test_a_file_that_is_not_there(tmp_path):
-    assert "FileNotFoundError" in smcoll("run", tmp_path / "nothing.py", code=1).stderr
+@pytest.mark.parametrize("ranks", [(), ("-n", 2)])
+def test_a_program_that_is_not_there_is_said_once(tmp_path, ranks):
+    missing = tmp_path / "nothing.py"
+    assert smcoll("run", *ranks, missing, code=2).stderr == (
+        f"smcoll: can't open file {str(missing)!r}: No such file or directory\n")
+    assert smcoll("run", *ranks, "-m", "nothing.inner", code=1).stderr == (
+        "smcoll: No module named nothing\n")
+
+
+def test_code_and_standard_input_are_run_as_python_does(program):
+    text = PROGRAM.replace("import neighbour", "")
+    result = smcoll("run", "-n", 2, "-c", text, "a", "-n", "5")
+    assert result.stdout.strip() == ("argv ['a', '-n', '5'] name __main__ layer smcoll "
+                                     "total [3.0, 3.0, 3.0]")
+    for options, total in ((("-n", 2), "3.0"), ((), "1.0")):
+        result = subprocess.run(
+            launch.own_command("run", *map(str, options), "-", "b"), input=PROGRAM, text=True,
+            capture_output=True, timeout=60, check=False, cwd=program.parent)
+        assert f"argv ['b'] name __main__ layer smcoll total [{total}" in result.stdout
+    result = smcoll("run", "-n", 2, "-c", text, "raise", code=1)
+    assert "ValueError: on purpose" in result.stderr and "run_program.py" not in result.stderr
+    assert "either -m or -c" in smcoll("run", "-m", "-c", "x", code=2).stderr
+
+
+def test_version():
+    assert smcoll("--version").stdout == f"smcoll {__version__}\n"
+
+
+# ---------------------------------------------------------------------- too many ranks
+
+
+@pytest.mark.parametrize("command", [
+    ["compare"], ["sweep"], ["sweep-nodes", "--pretend-nodes", "2"], ["tune"],
+    ["info", "--topology"], ["run", "-c", "pass"]])
+def test_a_slip_of_the_keyboard_starts_no_thousands_of_processes(command):
+    first, *rest = command
+    result = smcoll(first, "-n", 5000, *rest, code=2)
+    assert "5000 ranks on" in result.stderr and "--yes" in result.stderr
+
+
+def test_ranks_are_too_many_beyond_8_a_core_or_half_of_the_memory(monkeypatch):
+    monkeypatch.setattr(launch, "cores", lambda cpus: [[0], [1]])
+    monkeypatch.setattr(node, "memory_headroom", lambda: math.inf)
+    memory = lambda: SimpleNamespace(available=8 << 30)  # noqa: E731
+    monkeypatch.setattr(psutil, "virtual_memory", memory)
+    assert guard.too_many(16) == ""
+    assert guard.too_many(17) == "17 ranks on 2 cores are more than 8 a core"
+    # Of each machine.
+    assert guard.too_many(17, [hosts.Host("a"), hosts.Host("b")]) == ""
+    monkeypatch.setattr(node, "memory_headroom", lambda: 1 << 30)
+    assert "more than half of the 1 GiB" in guard.too_many(16)
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_somebody_at_a_terminal_is_asked(monkeypatch, answer):
+    asked = []
+    for stream in ("stdin", "stderr"):
+        monkeypatch.setattr(sys, stream, SimpleNamespace(isatty=lambda: True, write=print,
+                                                         flush=print))
+    monkeypatch.setattr(typer, "confirm", lambda question, err: asked.append(question) or answer)
+    monkeypatch.setattr(typer, "echo", lambda text, err: None)
+    if answer:
+        guard.ask("many", "Really?", False)
+    else:
+        with pytest.raises(typer.Exit):
+            guard.ask("many", "Really?", False)
+    guard.ask("many", "Really?", True)
+    assert asked == ["Really?"]
 
 
 # ---------------------------------------------------------------------- info
@@ -185,7 +260,23 @@ def test_compare_table_says_how_messages_were_forced(compared):
     text = compared[0].stdout
     (name, value), = mpi_settings.point_to_point_settings(launch.mpi_info().family).items()
     assert f"{name}={value}" in text
-    assert text.count("shared memory") == len(compared[1]["rows"])
+    assert "smcoll's path: shared memory;" in text
+
+
+def test_compare_shows_each_opponent_beside_smcoll_s_time_of_the_same_job(compared):
+    text, rows = compared[0].stdout, compared[1]["rows"]
+    tables = text.split(" as it comes")[1].split(" forced onto point-to-point messages")
+    for table, prefix in zip(tables, ("", "point_to_point_"), strict=True):
+        for row in rows:
+            ours = output.microseconds(row[f"{prefix}smcoll_us"])
+            theirs = output.microseconds(row["mpi_us" if not prefix else f"{prefix}us"])
+            assert any({ours, theirs} <= set(line.split()) for line in table.splitlines())
+    assert text.count("faster in ") == text.count(", slower ") == 2
+    # Median of quotients, quotient of medians: the same measurements.
+    for row in rows:
+        assert row["point_to_point_us_min"] / row["point_to_point_smcoll_us_max"] <= (
+            row["point_to_point_ratio"]) <= (
+            row["point_to_point_us_max"] / row["point_to_point_smcoll_us_min"])
 
 
 def test_compare_shows_the_least_time_that_the_machine_allows(compared):
@@ -193,7 +284,7 @@ def test_compare_shows_the_least_time_that_the_machine_allows(compared):
     for row in compared[1]["rows"]:
         assert row["limit_us"] == floor.floor(limits, row["collective"], row["bytes"], 2,
                                               statistic="median")
-    assert "limit us" in compared[0].stdout
+    assert "limit" in compared[0].stdout
 
 
 def test_compare_csv(compared):
@@ -222,6 +313,7 @@ def test_compare_inside_a_job(tmp_path):
         stdin=subprocess.DEVNULL)
     assert job.returncode == 0, job.stderr
     assert "point-to-point: not measured" in job.stdout
+    assert "faster in" in job.stdout
     row, = json.loads((tmp_path / "out.json").read_text())["rows"]
     assert row["ranks"] == 2 and row["valid"] is True
 
@@ -254,7 +346,7 @@ main()
     assert all(row["valid"] for row in record["rows"])
     assert stages["barrier", 0] == stages["allreduce", 8] == [
         "fan_in", "recursive_doubling", "fan_out"]
-    assert "leaders: fan_in, recursive_doubling, fan_out" in job.stdout
+    assert "leaders: fan_in, recursive_doubling, fan_out" in " ".join(job.stdout.split())
     assert stages["bcast", 8] == ["binomial tree", "fan_out"]
     assert stages["reduce", 65536][1] == "binomial tree"
     assert stages["allreduce", 65536][1] == "slices by 1 ranks of a node"
@@ -284,7 +376,7 @@ main()
     job = launch.run(2, [sys.executable, str(program)], 60, capture_output=True, text=True,
                      stdin=subprocess.DEVNULL, environment={"PYTHONPATH": path})
     assert job.returncode == 1, job.stderr
-    assert "WRONG: smcoll" in job.stdout
+    assert "WRONG:" in job.stdout and "wrong 1" in job.stdout
     assert "smcoll bcast of 64 bytes: rank" in job.stdout
 
 
@@ -344,7 +436,7 @@ def test_compare_names_the_rows_that_memory_does_not_allow(tmp_path):
     result = smcoll("compare", "-n", 2, "--sizes", "8,64K", "--collectives", "alltoall", "--budget",
                     0.02, "-M", "256K", "--no-point-to-point", "--json", tmp_path / "out.json")
     assert [row["bytes"] for row in json.loads((tmp_path / "out.json").read_text())["rows"]] == [8]
-    assert "left out: 2 ranks: alltoall of 65536 bytes" in result.stdout
+    assert "left out: 2 ranks: alltoall of 65536 bytes" in " ".join(result.stdout.split())
 
 
 def test_compare_a_row_for_each_algorithm(tmp_path):
@@ -381,9 +473,9 @@ def test_compare_peers_merges_environments_and_settings(tmp_path):
     for row in record["rows"]:
         assert row["ratio"] == min(figures["ratio"] for figures in row["peers"].values())
         assert row["peers"][row["fastest"]]["ratio"] == row["ratio"]
-        assert row["fastest"] in result.stdout
+        assert row["fastest"] in " ".join(result.stdout.split())
         assert row["limit_us"] > 0
-    assert "limit us" in result.stdout
+    assert "limit" in result.stdout
 
 
 def test_the_fastest_peer_is_the_one_with_the_smallest_ratio():
@@ -448,8 +540,8 @@ def test_sweep_measures_every_variant(swept):
 def test_sweep_prints_the_fastest_of_each_size(swept):
     best = min((row for row in swept[1]["rows"] if (row["collective"], row["bytes"]) == (
         "allreduce", 8192)), key=lambda row: row["smcoll_us"])
-    line = next(line for line in swept[0].stdout.splitlines()
-                if "allreduce" in line and " 8192 " in line)
+    section = swept[0].stdout.split("allreduce, 3 ranks")[1]
+    line = next(line for line in section.splitlines() if line.split()[0] == "8192")
     assert best["algorithm"] in line and str(best["segment_size"]) in line
 
 
@@ -490,7 +582,8 @@ def test_sweep_nodes_measures_every_form(tmp_path):
     assert {row["valid"] for row in record["rows"]} == {True}
     assert [[len(node["ranks"]) for node in job["nodes"]] for job in record["meta"]["jobs"]] == [
         [1, 1], [2, 1]]
-    assert all(form in result.stdout for form in forms)
+    assert all(result.stdout.count(word) for form in forms for word in form.split())
+    assert "allreduce, 3 ranks on 2 nodes" in result.stdout
     # Allreduce against size for each job; barrier and both sizes against ranks.
     assert (tmp_path / "out.svg").read_text().count('id="axes_') == 5
 
@@ -524,3 +617,51 @@ def test_plot_without_matplotlib_says_what_to_install(tmp_path):
     result = smcoll("compare", "-n", 2, "--plot", tmp_path / "x.png", code=2,
                     environment={"PYTHONPATH": str(tmp_path)})
     assert "smcoll[plot]" in result.stderr
+
+
+# ---------------------------------------------------------------------- help, and first lines
+
+COMMANDS = typer.main.get_command(app).commands
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_groups_and_short_texts(name):
+    command = COMMANDS[name]
+    options = [one for one in command.params if one.name not in ("help", "program", "pids")]
+    assert options and command.rich_help_panel
+    for one in options:
+        assert one.rich_help_panel, one.name
+        assert 5 <= len(one.help) <= 100 and "\n" not in one.help, one.name
+    # Paragraphs are shown line by line.
+    assert max(map(len, command.help.splitlines())) <= 78
+    text = CliRunner().invoke(app, [name, "-h"], env={"COLUMNS": "80"}).output
+    assert all(f"─ {one.rich_help_panel} ─" in text for one in options)
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(text.splitlines()) <= 100
+
+
+ABOUT = re.compile(r": about (a second|\d+ seconds|\d+ minutes|[\d.]+ hours)$")
+
+
+def test_the_first_line_says_what_a_measurement_does_and_how_long_it_takes(compared, swept):
+    first = compared[0].stdout.splitlines()[0]
+    assert first.startswith("Comparing 10 points (collective and size) on 2 ranks in 2 jobs: about")
+    assert ABOUT.search(first)
+    first = swept[0].stdout.splitlines()[0]
+    assert first.startswith(f"Sweeping {len(swept[1]['rows'])} variants and sizes on 3 ranks in 1 ")
+    assert ABOUT.search(first)
+
+
+@pytest.mark.parametrize("command, words", [
+    (["info"], "Looking at this machine"), (["info", "--config"], "All settings"),
+    (["model", "--params", "westmere", "--topology", "core:2", "--collectives", "bcast"],
+     "Predicting bcast")])
+def test_the_first_line_says_what_is_shown(command, words):
+    first = smcoll(*command).stdout.splitlines()[0]
+    assert first.startswith(words) and ABOUT.search(first)
+
+
+@pytest.mark.parametrize("seconds, text", [
+    (0.5, "a second"), (12.3, "12 seconds"), (100, "2 minutes"), (3600 * 5, "5.0 hours")])
+def test_durations_for_people(seconds, text):
+    assert page.duration(seconds) == text

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
+import typer
+from rich.console import Console
 from test_cli import smcoll
+from typer.testing import CliRunner
 
 from smcoll import Comm, Config
+from smcoll.cli import guard, jobs, tune
+from smcoll.cli.app import app
+from smcoll.launch import launch
+from smcoll.topology import node
 from smcoll.tuning import select, tables
 from smcoll.tuning.model import choice, costs, fit, machine, parameters
 
@@ -353,7 +364,7 @@ def test_ranks_agree_without_the_table_that_rank_0_lacks(comm_world, tmp_path):
 def test_tune_measures_and_its_table_is_used(tmp_path):
     table = tmp_path / "table.json"
     result = smcoll("tune", "-n", 2, "--sizes", "8,4K,64K", "--collectives", "barrier,allreduce",
-                    "--rounds", 1, "-r", 1, "--budget", 0.0001, "--table", table,
+                    "--rounds", 1, "-r", 1, "--budget", 0.0001, "--yes", "--table", table,
                     "--json", tmp_path / "t.json", "--csv", tmp_path / "t.csv",
                     "--plot", tmp_path / "t.png")
     assert "predicted beside measured" in result.stdout
@@ -374,6 +385,13 @@ def test_tune_measures_and_its_table_is_used(tmp_path):
     assert chosen["bcast"][0]["reason"] == "built-in default"
     model = smcoll("model", "-n", 2, "--collectives", "allreduce", environment=environment).stdout
     assert "recursive_halving" in model
+    # The same from the files that tune has written, for other machines, too.
+    for file in (table, tmp_path / "t.json"):
+        other = smcoll("model", "-n", 2, "--collectives", "allreduce", "--params", file).stdout
+        assert model.splitlines()[2:] == other.splitlines()[2:]
+    smcoll("tune", "--clear", "--table", table)
+    assert not table.exists()
+    assert "no decision table" in smcoll("tune", "--clear", "--table", table).stdout
 
 
 def test_tune_with_heaps_measures_direct_access_beside_staging(tmp_path, monkeypatch):
@@ -381,7 +399,8 @@ def test_tune_with_heaps_measures_direct_access_beside_staging(tmp_path, monkeyp
         monkeypatch.setenv(f"SMCOLL_{setting}", value)
     table = tmp_path / "table.json"
     options = ("-n", 2, "--sizes", "8,64K", "--collectives", "allreduce,allgather", "--rounds", 1,
-               "-r", 1, "--budget", 0.0001, "--table", table, "--json", tmp_path / "t.json")
+               "-r", 1, "--budget", 0.0001, "--yes", "--table", table,
+               "--json", tmp_path / "t.json")
     smcoll("tune", *options)
     smcoll("tune", "--heap", *options)
     record = json.loads((tmp_path / "t.json").read_text())
@@ -404,3 +423,61 @@ def test_tune_with_heaps_measures_direct_access_beside_staging(tmp_path, monkeyp
 def test_tune_refuses_bad_options(options, message):
     result = smcoll("tune", *options, code=2)
     assert message in " ".join(result.stderr.replace("│", " ").split())
+
+
+# ---------------------------------------------------------------------- a busy machine
+
+
+def test_what_others_take_of_a_core_is_seen():
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"])
+                for _ in launch.cores(node.allowed_cpus())]
+    try:
+        time.sleep(0.5)
+        assert guard.busy_share() > guard.BUSY
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
+
+
+def test_a_busy_machine_is_not_measured_unless_somebody_says_so(monkeypatch):
+    monkeypatch.setattr(guard, "busy_share", lambda: 0.5)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    with pytest.raises(typer.BadParameter, match="other processes take 50 % of a core"):
+        guard.check_quiet(False)
+    guard.check_quiet(True)
+    shares = iter((0.5, 0.01))     # something that was over after a second
+    monkeypatch.setattr(guard, "busy_share", lambda: next(shares))
+    guard.check_quiet(False)
+
+
+@pytest.mark.parametrize("error, options, written", [
+    (0.8, [], False), (0.8, ["--yes"], True), (0.3, [], True)])
+def test_no_table_is_made_of_noise(monkeypatch, tmp_path, error, options, written):
+    line = {"collective": "bcast", "bytes": 8, "ranks": 2, "algorithm": "fan_out", "fan_out": 1,
+            "measured_us": 1.0, "predicted_us": 1 + error, "error": error, "best": True,
+            "default": True, "chosen": True}
+    table = tmp_path / "table.json"
+    monkeypatch.setattr(guard, "busy_share", lambda: 0.0)
+    monkeypatch.setattr(launch, "cores", lambda cpus: [[0], [1]])
+    monkeypatch.setattr(tune, "tune", lambda task, counts, cores, meta: {
+        "meta": meta, "rows": [line], "crossovers": [], "tables": [], "parameters": {},
+        "states": {"2": {"left_out": 0}}, "measured": []})
+    result = CliRunner().invoke(app, ["tune", "-n", "2", "--table", str(table), "--json",
+                                      str(tmp_path / "t.json"), *options])
+    assert table.exists() is written, result.output
+    assert result.exit_code == (0 if written else 2)
+    assert (tmp_path / "t.json").exists()
+    assert written or "80 % off" in result.output
+
+
+def test_parameters_are_progress_but_no_rows(monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr(jobs, "Console", lambda **_: Console(file=screen, force_terminal=True,
+                                                             width=100))
+    with jobs.progress_bar("2 ranks", 2) as advance:
+        assert "starting" in screen.getvalue()
+        advance({"collective": "parameter exchange", "bytes": 0, "parameter": "exchange"})
+        advance({"collective": "bcast", "bytes": 8})
+        time.sleep(0.3)
+    assert "1/2" in screen.getvalue() and "2/2" not in screen.getvalue()

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import smcoll
+from smcoll import config
 from smcoll.algorithms import ALGORITHMS
 from smcoll.config import describe
 from smcoll.topology import sysfs
@@ -314,3 +320,52 @@ def test_stats_and_explain(comm_world):
             assert explanation.algorithm in smcoll.algorithms.ALGORITHMS[collective]
             assert explanation.reason
             assert "\n" not in str(explanation)
+
+
+# ---------------------------------------------------------------------- unknown variables
+
+ROOT = Path(__file__).resolve().parents[2]
+MADE = "import sys, smcoll; smcoll.Config(); smcoll.Config(); sys.stderr.write('made')"
+
+
+def made_with(**environment) -> str:
+    """What a process prints on stderr that makes settings."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return subprocess.run([sys.executable, "-c", MADE], capture_output=True, text=True, check=True,
+                          env={**os.environ, "PYTHONPATH": path, **environment}).stderr
+
+
+def test_a_misspelt_variable_is_told_once_with_the_nearest_name():
+    line, made = made_with(SMCOLL_SEGMENTSIZE="32K").splitlines()
+    assert "SMCOLL_SEGMENTSIZE is no setting" in line and "SMCOLL_SEGMENT_SIZE is one" in line
+    assert made == "made"
+    assert "is one" not in made_with(SMCOLL_XYZZY="1")
+
+
+def test_only_the_first_rank_tells_and_not_again_after_its_launcher():
+    assert made_with(SMCOLL_HAEP="1", PMI_RANK="1") == "made"
+    assert "SMCOLL_HEAP" in made_with(SMCOLL_HAEP="1", PMI_RANK="0")
+    assert made_with(SMCOLL_HAEP="1", SMCOLL_NAMES_TOLD="1") == "made"
+
+
+@pytest.mark.mpi(2)
+def test_the_ranks_of_a_job_make_settings_without_a_warning(comm_world, capfd, monkeypatch):
+    """The suite's own variables are all known."""
+    monkeypatch.setattr(config, "_looked_at_names", False)
+    smcoll.Config()
+    assert "is no setting" not in capfd.readouterr().err
+
+
+def test_every_variable_that_the_sources_name_is_known():
+    """Settings, launchers', tests', builds' and CI's."""
+    found = set()
+    for folder in ("smcoll", "tests", "bench", "examples", ".ci"):
+        for file in (ROOT / folder).rglob("*"):
+            # This file has misspelt ones; C has macros.
+            if file.suffix in (".py", ".pyx", ".sh", "") and file.is_file() and (
+                    file != Path(__file__)):
+                found |= set(re.findall(r"\bSMCOLL_[A-Z_]*[A-Z]\b", file.read_text()))
+    found |= set(re.findall(r"\bSMCOLL_[A-Z_]*[A-Z]\b", (ROOT / "setup.py").read_text()))
+    macros = {name for name in found if name.endswith(("_H", "_KERNELS"))}
+    assert {"SMCOLL_NODE", "SMCOLL_CI_KEEP", "SMCOLL_TEST_MARK", "SMCOLL_HEAP"} <= found
+    assert config.unknown_names(dict.fromkeys(found - macros, "")) == []

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from smcoll import config
 from smcoll.algorithms import ALGORITHMS
+from smcoll.cli import model, model_output
 from smcoll.cli.app import app
 from smcoll.tuning.model import costs, hockney, lhs, machine, parameters, predict
 from smcoll.tuning.model.parameters import Curve, Link, ParameterError, UnknownParameter, flat
@@ -336,6 +339,47 @@ def test_model_of_another_machine(toml, tmp_path):
     with open(tmp_path / "m.csv", newline="") as lines:
         assert len(list(csv.DictReader(lines))) == len(record["rows"])
     assert (tmp_path / "m.png").stat().st_size > 1000
+
+
+def test_what_the_parameters_do_not_say_is_said_and_not_shown_as_dashes():
+    """Westmere's bandwidths are not published: one line's times can be predicted."""
+    text = smcoll("model", "--params", "westmere", "--topology", "package:2 l3:1 core:6").stdout
+    tables, _, rest = text.partition(" predictions could not be made")
+    assert "-" not in tables.split() and "fan_out" in tables
+    assert "b of L3Cache is not known" in " ".join(rest.split())
+
+
+def test_parameters_in_json_are_those_of_tune(tmp_path):
+    for content, message in (({}, "no parameters as smcoll tune writes them"), (None, "Expecting")):
+        file = tmp_path / "t.json"
+        file.write_text(json.dumps(content) if content is not None else "{")
+        result = smcoll("model", "--params", file, "--topology", "core:2", code=2)
+        assert message in " ".join(result.output.replace("│", " ").split())
+
+
+def test_where_no_size_can_be_named_the_reason_is():
+    row = {"collective": "bcast", "from": "fan_out", "to": "n_ary", "ranks": 2}
+    assert model_output.words_of(row | {"bytes": 512}) == "fan_out -> n_ary at 512 bytes"
+    assert "take the same time" in model_output.words_of(row | {"bytes": None, "tie": True})
+    assert "only one of them is known" in model_output.words_of(row | {"bytes": None})
+
+
+def test_algorithms_that_tie_are_no_crossover(monkeypatch):
+    times = {("n_ary", 8): 1.0, ("fan_out", 8): 1.5, ("n_ary", 64): 2.0, ("fan_out", 64): 2.0}
+    monkeypatch.setattr(predict, "microseconds", lambda kind, name, machine, nbytes, plan: (
+        times.get((name, nbytes), 9.0), ""))
+    row, = model.crossovers_of(of(), ["bcast"], [8, 64], False)
+    assert model_output.words_of(row) == (
+        "n_ary and fan_out take the same time where they are the fastest")
+
+
+def test_the_model_s_page_names_files_that_are_there():
+    root = Path(__file__).resolve().parents[2]
+    text = (root / "docs" / "model.md").read_text()
+    named = re.findall(r"`(smcoll/[\w./]+|bench/[\w./-]+\.json)`", text)
+    assert named and all((root / name).exists() for name in named), named
+    for name in re.findall(r"--params ([\w.-]+)", text):
+        assert name in parameters.shipped() or name == "tuned.json", name
 
 
 @pytest.mark.parametrize("options, message", [
