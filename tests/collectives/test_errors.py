@@ -333,7 +333,7 @@ def test_mismatch(comm_world, name, odd_one):
 @pytest.mark.mpi(1, 2)
 def test_explain_does_not_answer_for_a_misspelt_collective(comm_world):
     with smcoll.Comm(comm_world) as comm:
-        with pytest.raises(ValueError, match="'allredcue' is no collective: 'allreduce'?"):
+        with pytest.raises(ValueError, match=r"'allredcue' is no collective: 'allreduce'\?"):
             comm.explain("allredcue", 8)
         assert comm.explain("Neighbor_allgather").path == "MPI"
         assert comm.explain("Alltoallw").collective == "alltoall"

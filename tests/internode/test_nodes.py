@@ -505,3 +505,12 @@ def test_random_programs_on_several_nodes(nodes, options):
                                 nodes, *options)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "without a difference" in result.stdout
+
+
+@pytest.mark.mpi(4)
+def test_where_the_memory_lies_is_known_over_several_nodes(comm_world, monkeypatch):
+    """`smcoll info --topology` asks every engine."""
+    monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank % 2))
+    with smcoll.Comm(comm_world, smcoll.Config(eager=True)) as comm:
+        assert sum(comm.engine.pages_by_node().values()) > 0
+        assert [rank for members in comm.engine.domains.members for rank in members] == [0, 1, 2, 3]
