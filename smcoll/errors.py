@@ -6,10 +6,12 @@ from mpi4py import MPI
 class Error(MPI.Exception):
     """Base of smcoll's own errors: an ``MPI.Exception`` with a sentence of its own.
 
-    ``Get_error_class()`` is ``MPI.ERR_OTHER`` unless a subclass says otherwise.
+    ``Get_error_class()`` is ``MPI.ERR_OTHER`` unless a subclass says otherwise. ``passed_on``:
+    whether another rank failed first, and told this one why.
     """
 
     error_class = MPI.ERR_OTHER
+    passed_on = False
 
     def __new__(cls, message: str = "", *args):
         return super().__new__(cls, cls.error_class)

@@ -14,6 +14,7 @@ from smcoll.comm.establish import establish
 from smcoll.comm.report import Report
 from smcoll.config import Config
 from smcoll.errors import Error, SegmentError, TopologyError
+from smcoll.mpi import uncaught
 from smcoll.mpi.ending import LEAVE, before_the_end, call_each
 from smcoll.sync import waiting_report
 
@@ -58,6 +59,7 @@ cdef class State:
         self.name = comm.Get_name()
         if self.config.verbose:
             _report.announce(comm, self.reason)
+        uncaught.arrange()
         if self.config.report_signal:
             waiting_report.arrange(self.config.report_signal, _who_waits)
 
@@ -80,6 +82,11 @@ cdef class State:
         self.closed = True
         if self.engine is not None:
             self.engine.close()
+
+    def abandon(self):
+        """Give the communicator up, locally: others that wait for this rank fail, too."""
+        if self.engine is not None:
+            self.engine.abandon()
 
     def stats(self):
         rows = [] if self.engine is None else self.engine.stats()
@@ -113,7 +120,9 @@ os.register_at_fork(after_in_child=_disown_all)
 
 
 def _leave_all():
-    # So that a peer which still waits learns that this rank ended in good order.
+    # So that a peer which still waits learns how this rank ended.
+    if uncaught.ends_by() is not None:
+        call_each([state.abandon for state in list(_live_states)])
     call_each([state.close for state in list(_live_states)])
 
 

@@ -134,6 +134,7 @@ cdef class FailureDetector:
         error = kind(message)
         if load_acquire(&self.team.status.poison) == POISON_PEER_ENDED:
             error.ended = True
+        error.passed_on = status == FAILED_POISONED
         raise error
 
     def poison(self, uint64_t reason, int blamed, uint64_t since):

@@ -135,6 +135,7 @@ cdef class News:
             error = _KINDS[told["kind"]](told["text"])
             error.blamed = told["blamed"]
             error.ended = told["ended"]
+            error.passed_on = True
             error.since = told["since"]
             raise error
         return 0

@@ -22,7 +22,10 @@ def use(world: MPI.Intracomm) -> float:
         print(engine.bytes_mapped, engine.decisions["allreduce"][0].algorithm)
     try:
         with smcoll.wrap(world) as wrapped:
-            wrapped.Barrier()
+            same: smcoll.Comm = wrapped
+            same.Barrier()
+        wrapped_cart: smcoll.Cartcomm = smcoll.wrap(cart)
+        wrapped_cart.Get_coords(0)
     except (smcoll.PeerError, smcoll.MismatchError) as error:
         print(error.Get_error_class())
     smcoll.install()

@@ -1,3 +1,0 @@
-from smcoll.sync.domains import Domains
-
-def source(domains: Domains, rank: int, step: int) -> int | None: ...

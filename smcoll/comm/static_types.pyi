@@ -1,3 +1,0 @@
-from typing import Any
-
-def set_attribute(cls: type, name: str, value: Any) -> None: ...
