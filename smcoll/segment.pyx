@@ -44,7 +44,7 @@ STATUS_BYTES = sizeof(Status)
 PUBLISHED_BYTES = sizeof(Published)
 WAITS_FOR_MPI = AWAITS_MPI
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_MAGIC = b"smcoll\x00\x05"
+_MAGIC = b"smcoll\x00\x06"
 # magic, nonce, total bytes, ranks, banks, segments, segment_size, inline_slots
 _HEADER = struct.Struct("=8s16sQQQQQQ")
 # Names that this process has open: closing a second descriptor of such a file would drop the

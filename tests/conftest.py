@@ -19,6 +19,7 @@ import mpi4py  # noqa: E402
 import pretend  # noqa: E402
 import pytest  # noqa: E402
 from huge_pages import why_none  # noqa: E402
+from representatives import representatives  # noqa: E402
 
 if not harness.inside_job():
     # pytest itself is no rank: importing mpi4py.MPI must not initialise MPI here, or else the
@@ -28,6 +29,9 @@ if not harness.inside_job():
 
 
 def pytest_addoption(parser):
+    parser.addoption("--all", action="store_true",
+                     help="run every test with all its parameters; without it, and without names "
+                     "of files or tests, each function runs with few in which every value occurs")
     parser.addoption("--slow", action="store_true",
                      help="also run the tests marked slow (other projects' tests, fetched from "
                      "PyPI; large models, ThreadSanitizer and planted bugs)")
@@ -69,8 +73,33 @@ def pytest_generate_tests(metafunc):
     metafunc.parametrize("mpi_ranks", counts, ids=[f"{n}ranks" for n in counts])
 
 
+def stands_for_all(config):
+    """Whether this run is of the whole suite, by representatives."""
+    return not (config.getoption("all") or config.getoption("slow") or config.option.keyword
+                or config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+                or config.option.markexpr != "not faults")
+
+
+def leave_representatives(config, items):
+    """Of each test function only parameters in which every value of each occurs."""
+    functions = {}
+    for item in items:
+        functions.setdefault((item.parent, getattr(item, "originalname", item.name)),
+                             []).append(item)
+    kept = set()
+    for group in functions.values():
+        # Values may be unhashable, but each is one object in all its combinations.
+        cells = [frozenset((name, id(value)) for name, value in item.callspec.params.items())
+                 if hasattr(item, "callspec") else frozenset() for item in group]
+        kept.update(group[number] for number in representatives(cells))
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(session, config, items):
+    if harness.inside_job() is None and stands_for_all(config):
+        leave_representatives(config, items)
     if config.getoption("nodes") > 1:
         for item in items:
             if item.get_closest_marker("one_node") is not None:

@@ -31,10 +31,10 @@ cdef enum:
 cdef enum:
     NO_OPERATION = 31
     NO_TYPE = 63
-    NO_ALGORITHM = 255         # of ours: MPI carries the call out
+    NO_ALGORITHM = 31          # of ours: MPI carries the call out
 
 # What ranks that are in the same call agree about, from the highest bit down: collective (5 bits),
-# operation (5), element type (6), algorithm (8), stage (8), hash of the counts (12), root (20).
+# operation (5), element type (6), algorithm (5), stage (7), hash of the counts (20), root (16).
 # Root and stage are compared modulo their room.
 
 
@@ -50,17 +50,17 @@ cdef inline bint allgathers_objects(int collective) noexcept nogil:
 cdef inline uint64_t pack_signature(int collective, int op, int element_type, int algorithm,
                                     int root) noexcept nogil:
     return (<uint64_t> (collective & 31) << 59 | <uint64_t> (op & 31) << 54
-            | <uint64_t> (element_type & 63) << 48 | <uint64_t> (algorithm & 255) << 40
-            | <uint64_t> (root & 0xfffff))
+            | <uint64_t> (element_type & 63) << 48 | <uint64_t> (algorithm & 31) << 43
+            | <uint64_t> (root & 0xffff))
 
 
 # Of a call over several nodes: its stages in one node, and blocks of different lengths.
 cdef inline uint64_t with_stage(uint64_t signature, int stage) noexcept nogil:
-    return signature | <uint64_t> (stage & 255) << 32
+    return signature | <uint64_t> (stage & 127) << 36
 
 
 cdef inline uint64_t with_counts(uint64_t signature, uint64_t counts_hash) noexcept nogil:
-    return signature | (counts_hash & 0xfff) << 20
+    return signature | (counts_hash & 0xfffff) << 16
 
 
 cdef inline int collective_in(uint64_t signature) noexcept nogil:
@@ -76,12 +76,12 @@ cdef inline int element_type_in(uint64_t signature) noexcept nogil:
 
 
 cdef inline bint is_carried_out_by_mpi(uint64_t signature) noexcept nogil:
-    return (signature >> 40 & 255) == NO_ALGORITHM
+    return (signature >> 43 & 31) == NO_ALGORITHM
 
 
 cdef inline int counts_hash_in(uint64_t signature) noexcept nogil:
-    return <int> (signature >> 20) & 0xfff
+    return <int> (signature >> 16) & 0xfffff
 
 
 cdef inline int root_in(uint64_t signature) noexcept nogil:
-    return <int> (signature & 0xfffff)
+    return <int> (signature & 0xffff)

@@ -1,7 +1,8 @@
 """Allreduce: all-read, pairwise (GS 3.1) and tiled. Along trees: ``tree``."""
 
 from smcoll.coll.pairwise cimport (
-    STEP_FOLDED, STEP_IN, STEP_READY, copy_in, gather_slices, halve, power_of_two, steps_of,
+    STEP_FOLDED, STEP_IN, STEP_READY, copy_in, gather_slices, halve, pair_off, power_of_two,
+    steps_of,
 )
 from smcoll.coll.pipeline cimport (
     Call, Section, complete, deliver, half_of_region, heard, heard_all, occupy_two_halves,
@@ -104,16 +105,9 @@ cdef int double(Call *call, Section *section) noexcept nogil:
     cdef int status, step, partner
     cdef const char *own
     cdef const char *other
-    if section.progress < 2:
-        if rank < ranks - n or rank >= n:
-            status = fold_into_other_half(call, section)
-            if status != DONE:
-                return status
-        section.progress = 2
-        if rank < n:
-            post(call, section, STEP_READY)
-    if rank >= n:
-        return DONE
+    status = pair_off(call, section, fold_into_other_half)
+    if status != DONE or rank >= n:
+        return status
     while section.progress - 2 < steps:
         step = section.progress - 2
         partner = rank ^ (1 << step)

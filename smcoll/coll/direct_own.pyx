@@ -87,8 +87,13 @@ cdef int reduce_scatter_shared_heap(Call *call) noexcept nogil:
     occupy(call, <size_t> call.team.size * call.section_bytes)
     call.phase[0] = stage_pieces
     call.phase[1] = reduce_own_piece
-    status = complete(call)
-    return end_in_agreement(team) if status == DONE else status
+    return complete_in_agreement(call)
+
+
+cdef int complete_in_agreement(Call *call) noexcept nogil:
+    """Who returns may change its array: not before all that read it are through."""
+    cdef int status = complete(call)
+    return end_in_agreement(call.team) if status == DONE else status
 
 
 cdef int stage_pieces(Call *call, Section *section) noexcept nogil:
@@ -133,8 +138,7 @@ cdef int scan_shared_heap(Call *call) noexcept nogil:
     plan_call(call, 2, call.plan.section_bytes, False)
     call.phase[0] = stage_for_higher
     call.phase[1] = reduce_prefix
-    status = complete(call)
-    return end_in_agreement(team) if status == DONE else status
+    return complete_in_agreement(call)
 
 
 cdef int stage_for_higher(Call *call, Section *section) noexcept nogil:

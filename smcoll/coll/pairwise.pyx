@@ -80,6 +80,22 @@ cdef int fold(Call *call, Section *section) noexcept nogil:
     return DONE
 
 
+cdef int pair_off(Call *call, Section *section, phase_function fold_pair) noexcept nogil:
+    """Ranks N and higher, and their partners, fold; then the ranks below N begin their steps."""
+    cdef int rank = call.team.rank, ranks = call.team.size
+    cdef int n = power_of_two(ranks), status
+    if section.progress >= 2:
+        return DONE
+    if rank < ranks - n or rank >= n:
+        status = fold_pair(call, section)
+        if status != DONE:
+            return status
+    section.progress = 2
+    if rank < n:
+        post(call, section, STEP_READY)
+    return DONE
+
+
 cdef int halve(Call *call, Section *section) noexcept nogil:
     """Fold, then log2 N steps: in each, the pair splits what it holds and each reduces its part.
 
@@ -92,16 +108,9 @@ cdef int halve(Call *call, Section *section) noexcept nogil:
     cdef size_t begin, end
     cdef char *own = region(call, section, rank)
     cdef char *other
-    if section.progress < 2:
-        if rank < ranks - n or rank >= n:
-            status = fold(call, section)
-            if status != DONE:
-                return status
-        section.progress = 2
-        if rank < n:
-            post(call, section, STEP_READY)
-    if rank >= n:
-        return DONE
+    status = pair_off(call, section, fold)
+    if status != DONE or rank >= n:
+        return status
     while section.progress - 2 < steps:
         step = section.progress - 2
         distance = n >> (step + 1)

@@ -238,6 +238,7 @@ cdef list allgather_objects(comm, Engine engine, value, int collective, method):
         if engine.allgather_(&gathered.all, collective,
                              engine.plans.choose(COLLECTIVE_ALLGATHER, room)) == USE_MPI:
             # Over several nodes only: on one this stage needs no memory that could be refused.
+            engine.call_is_over()
             own_mpi(comm, method)
             return MPI.Comm.allgather(comm, value)
         for rank in range(size):
@@ -316,6 +317,7 @@ cdef object bcast_object(comm, Engine engine, value, int root):
                        min(<size_t> PyBytes_GET_SIZE(memory), room))
         if engine.bcast_(packet, room, root, engine.plans.choose(COLLECTIVE_BCAST, room),
                          COLLECTIVE_OBJECT_BCAST) == USE_MPI:
+            engine.call_is_over()
             own_mpi(comm, "bcast")
             return MPI.Comm.bcast(comm, value, root)
         if packet_bytes(engine, packet) <= room:
@@ -402,6 +404,7 @@ cdef list alltoall_objects(Engine engine, list packets):
 cdef bint have_streams(comm, Engine engine, collective, int number, int root) except -1:
     """Agreed by all ranks; else the call goes to mpi4py's own."""
     if engine.have_streams(stream_signature(number, root)) == USE_MPI:
+        engine.call_is_over()
         own_mpi(comm, collective)
         return False
     return True

@@ -165,6 +165,7 @@ class Reductions:
         ``recvcounts``: the same on all ranks; ``None``: each rank's own receive count.
         """
         cdef Engine engine = engine_of(self)
+        cdef bint counts_are_gathered = False
         cdef Specification send, recv
         cdef Message plain_send, plain_recv
         cdef int op_code, size
@@ -182,7 +183,7 @@ class Reductions:
         send = send_side(sendbuf, recv)
         if recvcounts is None and send is not recv:
             recvcounts = gather_counts(self, engine, recv.count)
-            engine.go_on()
+            counts_are_gathered = True
         counts = counts_of(recvcounts, size)
         if send is not recv:
             check_types(send, recv)
@@ -193,6 +194,8 @@ class Reductions:
                              f"counts[{engine.rank}] {counts[engine.rank]}")
         if min(counts) < 0:
             raise MPI.Exception(MPI.ERR_COUNT)
+        if counts_are_gathered:
+            engine.go_on()
         scatter_reduction(self, engine, send, recv, counts, op, op_code, send is recv,
                           recvbuf,
                           partial(MPI.Comm.Ireduce_scatter, self, sendbuf, recvbuf, counts, op))

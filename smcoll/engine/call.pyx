@@ -80,7 +80,11 @@ cdef class CallProtocol:
 
     cdef void turn_away(self) noexcept:
         """Leave before anything was published: an error of this rank alone."""
-        unlock(&self.team.status.busy)
+        if self.member.closed:
+            # By a signal handler, which left the unmapping to this call.
+            self.member.mapping.close()
+        else:
+            unlock(&self.team.status.busy)
 
     cdef int leave(self, int status) except -1:
         self.take_gil_back()

@@ -25,6 +25,7 @@ cdef class Engine:
 
     # What an engine of one node and one over several nodes do differently.
     cdef void go_on(self) noexcept
+    cdef void call_is_over(self) noexcept
     cdef int carry_out(self, int collective, uint64_t signature, Call *call,
                        const Plan *plan, void *details) except -1
     cdef int exchange(self, int collective, int root, Messages messages, size_t nbytes,

@@ -26,6 +26,9 @@ cdef class Engine:
     cdef void go_on(self) noexcept:
         """The next call is a later stage of the user's call: the peers are in it already."""
 
+    cdef void call_is_over(self) noexcept:
+        """The user's call has no later stage here after all: MPI carries it out."""
+
     cdef int carry_out(self, int collective, uint64_t signature, Call *call,
                        const Plan *plan, void *details) except -1:
         """One collective on raw memory: CARRIED_OUT, or USE_MPI where all ranks agree on that."""

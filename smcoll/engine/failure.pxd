@@ -6,6 +6,14 @@ from smcoll.sync.team cimport Team
 
 
 @cython.final
+cdef class Known:
+    cdef uint64_t signature, nbytes, history
+    cdef uint64_t number           # as users count
+
+    cdef what(self)
+
+
+@cython.final
 cdef class AcrossNodes:
     # What a call over several nodes adds to what the ranks of one of them know.
     cdef uint64_t call             # the call over all nodes that they are in
@@ -24,10 +32,14 @@ cdef class FailureDetector:
     cdef AcrossNodes across        # None: the communicator has one node
     cdef tuple failure             # the error, and its text, that any further call raises
     cdef uint64_t uncompleted      # a call that this rank began, and left without the others
-    cdef uint64_t warned_in        # the last call of which a warning was printed
+    cdef uint64_t warned_in        # the last call of which a warning was printed, and the stage
     cdef int64_t looked_at_all     # when a wait last looked at all ranks' lives (monotonic ns)
     cdef object __weakref__
 
+    cdef Known published_call(self, int rank, uint64_t call)
+    cdef dict published_by_all(self, uint64_t call)
+    cdef describe_mismatch(self, dict entries)
+    cdef bint is_ours(self, Known entry)
     cdef uint64_t user_call(self) noexcept
     cdef uint64_t at_latest_now(self, uint64_t since) noexcept
     cdef bint left_a_call(self) noexcept

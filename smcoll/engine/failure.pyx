@@ -6,7 +6,6 @@ error says who did what, in the numbers of the communicator's user.
 
 import sys
 import weakref
-from typing import NamedTuple
 
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
@@ -36,20 +35,26 @@ cdef inline bint has_come(uint64_t call, uint64_t now) noexcept:
     return call == 0 or <int64_t> (now - call) >= 0
 
 
-class Known(NamedTuple):
-    """What a rank published of one of its calls."""
+@cython.final
+cdef class Known:
+    """What a rank published of one of its calls.
 
-    signature: int
-    nbytes: int
-    history: int
-    number: int                    # as users count
+    No Python class: between its functions' lines signal handlers and other threads may run, which
+    must not find a call half given up.
+    """
 
-    def what(self):
+    cdef what(self):
         return describe_call(self.signature, self.nbytes)
 
 
-def have_one_history(entries):
+cdef bint have_one_history(dict entries):
+    cdef Known entry
     return len({entry.history for entry in entries.values()}) == 1
+
+
+cdef bint are_the_same(dict entries):
+    cdef Known entry
+    return len({(entry.signature, entry.nbytes) for entry in entries.values()}) == 1
 
 
 @cython.final
@@ -233,27 +238,30 @@ cdef class FailureDetector:
 
     # ------------------------------------------------------------------ the watch
 
-    def published_call(self, int rank, uint64_t call):
+    cdef Known published_call(self, int rank, uint64_t call):
         """What ``rank`` published for its ``call``, a ``Known``; None if it is not known (yet)."""
         cdef Published *entry = published(&self.team.layout, self.team.base, rank, call)
-        cdef uint64_t signature, nbytes, history, number
+        cdef Known known
         if load_acquire(&entry.call) != call:
             return None
-        signature = load_relaxed(&entry.signature)
-        nbytes = load_relaxed(&entry.nbytes)
-        history = load_relaxed(&entry.history)
-        number = load_relaxed(&entry.number)
+        known = Known.__new__(Known)
+        known.signature = load_relaxed(&entry.signature)
+        known.nbytes = load_relaxed(&entry.nbytes)
+        known.history = load_relaxed(&entry.history)
+        known.number = load_relaxed(&entry.number)
         # The entry may have been overwritten while we read it: its number says so.
         fence_acquire()
         if load_acquire(&entry.call) != call:
             return None
-        return Known(signature, nbytes, history, number)
+        return known
 
     def watch(self, int rank, double seconds):
         """Every 1 to 4 ms of a wait for ``rank``: 0, or why the wait can't succeed."""
         cdef Team *team = self.team
+        cdef Known entry
         cdef int other
         cdef int64_t now
+        cdef uint64_t warned_in
         cdef Status *status
         if self.across is not None:
             self.across.look_around(seconds)
@@ -268,7 +276,7 @@ cdef class FailureDetector:
                 return FAILED_POISONED
         for other in range(team.size):
             entry = None if other == team.rank else self.published_call(other, team.call)
-            if entry is not None and not self.compatible(entry):
+            if entry is not None and not self.is_ours(entry):
                 team.awaited_rank = other
                 return FAILED_MISMATCH
         if rank >= 0 and (self.has_left(rank) or self.has_died(rank)):
@@ -281,8 +289,9 @@ cdef class FailureDetector:
                 if other != team.rank and self.has_died(other) and self.owes_us(other, rank):
                     team.awaited_rank = other
                     return FAILED_PEER_DEAD
-        if 0 < self.member.config.warn_after <= seconds and self.warned_in != team.call:
-            self.warned_in = team.call
+        warned_in = team.call + self.user_call()
+        if 0 < self.member.config.warn_after <= seconds and self.warned_in != warned_in:
+            self.warned_in = warned_in
             print(f"smcoll: rank {self.name(team.rank)} has waited {seconds:.0f} s for "
                   f"{self.awaited_in_words(rank)} in {self.call_in_words(rank)}",
                   file=sys.stderr, flush=True)
@@ -321,9 +330,10 @@ cdef class FailureDetector:
         cdef int64_t beyond = <int64_t> (load_acquire(&status.current_call) - self.team.call)
         return awaited < 0 or beyond < 0 or beyond == 0 and status.busy != 0
 
-    def compatible(self, entry):
+    cdef bint is_ours(self, Known entry):
         """Whether a peer's published call can be the one that we are in."""
-        return entry[:3] == (self.team.signature, self.team.nbytes, self.team.history)
+        return (entry.signature == self.team.signature and entry.nbytes == self.team.nbytes
+                and entry.history == self.team.history)
 
     def explain_mismatch(self, uint64_t call):
         """Who called what, for the first call that the ranks disagree about, at latest ``call``."""
@@ -331,7 +341,7 @@ cdef class FailureDetector:
         for i in range(self.team.layout.ring_entries):
             known = self.published_by_all(call - <uint64_t> i)
             # Up to the first call that they disagree about, the history is the same.
-            if len(set(known.values())) > 1 and have_one_history(known):
+            if have_one_history(known) and not are_the_same(known):
                 return self.describe_mismatch(known)
         known = self.published_by_all(call)
         if have_one_history(known):
@@ -339,13 +349,14 @@ cdef class FailureDetector:
         return (f"ranks disagree about a collective before number {self.team.number}, too long ago "
                 "to say which")
 
-    def published_by_all(self, uint64_t call):
+    cdef dict published_by_all(self, uint64_t call):
         """What the ranks published for their ``call``, by rank, as far as that is known."""
         entries = {rank: self.published_call(rank, call) for rank in range(self.team.size)}
         return {rank: entry for rank, entry in entries.items() if entry is not None}
 
-    def describe_mismatch(self, entries):
+    cdef describe_mismatch(self, dict entries):
         """The same, with each rank's ``Known`` of that call."""
+        cdef Known entry
         callers = {}
         for rank, entry in entries.items():
             callers.setdefault(entry.what(), []).append(self.name(rank))
@@ -360,6 +371,7 @@ cdef class FailureDetector:
 
     def pass_on_poison(self, int rank, where):
         """A peer gave up: the same reason, with the same rank blamed, is ours."""
+        cdef Known entry
         cdef Status *status = status_of(&self.team.layout, self.team.base, rank)
         cdef uint64_t reason = load_acquire(&status.poison)
         cdef uint64_t call = status.poison_call
@@ -391,6 +403,7 @@ cdef class FailureDetector:
 
     def awaited_in_words(self, int rank):
         """Who is awaited, and where that rank is as far as it has published it."""
+        cdef Known entry
         if rank < 0:
             outside = self.awaited_outside(rank)
             return "MPI" if outside is None else f"{in_words(outside)}, on another node,"

@@ -69,6 +69,9 @@ cdef class NodeEngine(Engine):
     cdef void go_on(self) noexcept:
         self.protocol.is_later_stage = True
 
+    cdef void call_is_over(self) noexcept:
+        self.protocol.is_later_stage = False
+
     cdef int carry_out(self, int collective, uint64_t signature, Call *call,
                        const Plan *plan, void *details) except -1:
         cdef Tally *tally = &self.statistics.carried_out[collective][plan.algorithm]
@@ -109,9 +112,11 @@ cdef class NodeEngine(Engine):
                        element_size(element_type), &operation, 0)
         plan = self.plans.choose(COLLECTIVE_ALLREDUCE, call.nbytes)
         signature = signature_of(COLLECTIVE_ALLREDUCE, op, element_type, plan, 0)
-        if needs_data_regions(self.team, COLLECTIVE_ALLREDUCE, plan.algorithm, call.nbytes):
+        if not self.memory.mapping.data_reserved and needs_data_regions(
+                self.team, COLLECTIVE_ALLREDUCE, plan.algorithm, call.nbytes):
             with gil:
                 if self.memory.have_data_regions(signature, call.nbytes) == USE_MPI:
+                    self.call_is_over()
                     return USE_MPI
         status = self.protocol.enter_without_gil()
         if status != DONE:

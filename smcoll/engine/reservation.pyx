@@ -62,11 +62,14 @@ cdef class Reservation:
     def reserve_all(self):
         """Reserve the data regions and the streams now, not at first use. Collective."""
         cdef uint64_t signature = pack_signature(COLLECTIVE_RESERVE, NO_OPERATION, NO_TYPE, 0, 0)
-        # Where the first could not be had the second is left for when a call needs it.
-        if self.reserve(DATA_REGIONS, signature, 0) == CARRIED_OUT:
-            self.reserve(STREAMS, signature, 0)
-        self.protocol.is_later_stage = False
-        self.team.number = 0           # no call of the user's
+        cdef uint64_t number = self.team.number
+        try:
+            # Where the first could not be had the second is left for when a call needs it.
+            if self.reserve(DATA_REGIONS, signature, 0) == CARRIED_OUT:
+                self.reserve(STREAMS, signature, 0)
+        finally:
+            self.protocol.is_later_stage = False
+            self.team.number = number      # no call of the user's
 
     cdef reserve_part(self, int part):
         if part == DATA_REGIONS:
@@ -151,6 +154,7 @@ cdef class Reservation:
         message = (f"the {title} ({wanted} bytes per rank) could not be "
                    f"reserved{'' if problem is None else f': {problem}'}")
         if self.member.config.strict:
+            self.protocol.is_later_stage = False
             raise SegmentError(message)
         if self.team.rank == 0:
             print(f"smcoll: {message}; {affected} of this communicator go through MPI",

@@ -66,7 +66,7 @@ cdef bint is_bundled(Span span, size_t longest) except -1:
 
 
 cdef uint64_t counts_hash(const Gathering *blocks, int size) noexcept:
-    """12 bits by which ranks that disagree about the blocks' lengths differ; 0: all are as long.
+    """20 bits by which ranks that disagree about the blocks' lengths differ; 0: all are as long.
 
     FNV-1a.
     """
@@ -76,7 +76,7 @@ cdef uint64_t counts_hash(const Gathering *blocks, int size) noexcept:
     for rank in range(size):
         even = even and blocks.block[rank] == blocks.block[0]
         number = (number ^ blocks.block[rank]) * <uint64_t> 0x100000001b3
-    return 0 if even else (number ^ number >> 24 ^ number >> 48) & 0xfff or 1
+    return 0 if even else (number ^ number >> 24 ^ number >> 48) & 0xfffff or 1
 
 
 cdef int allgather(Span span, Gathering *blocks) except -1:

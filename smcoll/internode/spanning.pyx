@@ -172,6 +172,9 @@ cdef class SpanningEngine(Engine):
     cdef void go_on(self) noexcept:
         self.is_later_stage = True
 
+    cdef void call_is_over(self) noexcept:
+        self.is_later_stage = False
+
     # ------------------------------------------------------------------ one call
 
     cdef int begin(self, uint64_t signature, uint64_t total) except -1:
@@ -413,9 +416,12 @@ cdef class SpanningEngine(Engine):
 
     def reserve_data(self):
         """Reserve everything now. Collective over all nodes."""
-        self.agree_on_memory(0)
-        self.is_later_stage = False
-        self.node.team.number = 0      # no call of the user's
+        cdef uint64_t number = self.node.team.number
+        try:
+            self.agree_on_memory(0)
+        finally:
+            self.is_later_stage = False
+            self.node.team.number = number     # no call of the user's
 
     # ------------------------------------------------------------------ the end
 

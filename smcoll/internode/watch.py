@@ -73,6 +73,8 @@ class Watch:
         except BlockingIOError:
             return
         except OSError:
+            if self.connections.get(node) is not connection:
+                return             # a signal handler's look has heard and closed it meanwhile
             words = b""            # reset: its process is gone
         if words.startswith(GOODBYE) and not words.endswith(END) and not event & _HANGS_UP:
             return                 # more is on its way

@@ -15,7 +15,9 @@ from mpi4py import MPI
 from smcoll.mpi import ending
 
 _world_of_one = MPI.COMM_SELF    # kept: install() may rebind MPI.COMM_SELF
-_lock = threading.Lock()
+# Taken anew by a signal handler that interrupts a step and ends MPI.
+_lock = threading.RLock()
+_poking = False
 _communicator = None
 _request = None
 _buffer = bytearray(1)
@@ -58,9 +60,15 @@ def _at_finalize(comm, keyval, value) -> None:
 
 def poke() -> None:
     """One step of MPI's progress. A second thread that comes meanwhile leaves it to the first."""
+    global _poking
     # `with`, not acquire() and try: a signal handler's exception may come between those two, and
     # who ends waits for the lock. A thread that comes between these two lines waits for one test.
-    if not _lock.locked():
-        with _lock:
+    if _poking:
+        return
+    with _lock:
+        try:
+            _poking = True
             if _request is not None:
                 _request.Test()
+        finally:
+            _poking = False

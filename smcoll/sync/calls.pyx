@@ -49,7 +49,7 @@ def describe_call(uint64_t signature, uint64_t nbytes):
     if collective in _MEASURED:
         details.append(f"{nbytes} B")
     if counts_hash_in(signature):
-        details.append(f"counts #{counts_hash_in(signature):03x}")
+        details.append(f"counts #{counts_hash_in(signature):05x}")
     title = _COLLECTIVE_TITLES.get(collective, f"collective {collective}")
     return f"{title}({', '.join(details)})" if details else title
 

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -317,7 +318,30 @@ def test_an_interrupt_leaves_the_lock_free(comm_world, monkeypatch):
                 signal.setitimer(signal.ITIMER_REAL, (10 + i % 100) * 1e-6)
                 while True:
                     progress.poke()
-            assert not progress._lock.locked()
+            assert not progress._poking
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    # A thread other than the one that may hold it.
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(progress._lock.acquire, timeout=5).result()
+
+
+@pytest.mark.mpi(1)
+def test_a_signal_handler_that_interrupts_a_step_can_end_it(comm_world):
+    """As one that calls MPI.Finalize does."""
+    progress.start()
+    entered = []
+
+    def enter(number, frame):
+        with progress._lock:
+            entered.append(number)
+
+    previous = signal.signal(signal.SIGALRM, enter)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
+        while len(entered) < 500:
+            progress.poke()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)

@@ -514,3 +514,17 @@ def test_where_the_memory_lies_is_known_over_several_nodes(comm_world, monkeypat
     with smcoll.Comm(comm_world, smcoll.Config(eager=True)) as comm:
         assert sum(comm.engine.pages_by_node().values()) > 0
         assert [rank for members in comm.engine.domains.members for rank in members] == [0, 1, 2, 3]
+
+
+@pytest.mark.mpi(4)
+def test_calls_are_counted_as_the_program_does(comm_world, monkeypatch):
+    """Memory is agreed upon by calls of ours, in the midst of one of the program's."""
+    monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank % 2))
+    with smcoll.Comm(comm_world) as comm:
+        for _ in range(3):
+            comm.Barrier()
+        comm.bcast("x" * 100_000, 0)
+        comm.Allgather(np.ones(1000), np.zeros(1000 * comm.size))
+        views = comm.engine.observe()
+        comm_world.Barrier()           # all have looked
+        assert [view.call for view in views] == [5, 5]

@@ -373,9 +373,9 @@ def test_algorithms_that_tie_are_no_crossover(monkeypatch):
         "n_ary and fan_out take the same time where they are the fastest")
 
 
-def test_the_model_s_page_names_files_that_are_there():
+def test_the_model_s_pages_name_files_that_are_there():
     root = Path(__file__).resolve().parents[2]
-    text = (root / "docs" / "model.md").read_text()
+    text = "".join((root / "docs" / page).read_text() for page in ("model.md", "notebook-model.md"))
     named = re.findall(r"`(smcoll/[\w./]+|bench/[\w./-]+\.json)`", text)
     assert named and all((root / name).exists() for name in named), named
     for name in re.findall(r"--params ([\w.-]+)", text):
