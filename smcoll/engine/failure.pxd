@@ -7,8 +7,8 @@ from smcoll.sync.team cimport Team
 
 @cython.final
 cdef class Known:
-    cdef uint64_t signature, nbytes, history
-    cdef uint64_t number           # as users count
+    cdef readonly uint64_t signature, nbytes, history
+    cdef readonly uint64_t number           # as users count
 
     cdef what(self)
 
