@@ -9,7 +9,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 # -ffp-contract=off: a fused multiply-add would give ranks on other code paths other bits.
-# -g0, -s: what debuggers need makes modules six times as large, and takes a third of the time.
+# -g0, -s: what debuggers need makes modules five times as large, and takes a third of the time.
 COMPILE_ARGS = ["-O3", "-g0", "-std=gnu11", "-fno-strict-aliasing", "-ffp-contract=off"]
 COMPILE_ARGS += os.environ.get("SMCOLL_BUILD_CFLAGS", "").split()
 LINK_ARGS = os.environ.get("SMCOLL_BUILD_LDFLAGS", "-Wl,-s").split()
