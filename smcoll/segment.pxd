@@ -18,7 +18,7 @@ cdef enum:
 # `flag` last, with release, after all other fields; a reader loads it first, with acquire.
 cdef struct Line:
     uint64_t flag              # a number that only grows; of which counter: docs/design.md
-    uint64_t call              # the owner's call: its number and all before it (Team.mark),
+    uint64_t call              # the owner's Team.mark: number of its call, hash of those before,
     uint64_t signature         # what it called (see signature.pxd: pack_signature)
     uint64_t nbytes            # and with how many bytes per rank: compared by every reader
     char payload[96]           # inline data; may run on into the lines behind

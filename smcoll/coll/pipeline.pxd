@@ -47,7 +47,7 @@ cdef struct Plan:
     bint pipelined
 
 
-# One collective call: all that an algorithm is given. What follows `details` is used by those that
+# One collective call: all that an algorithm is given. What follows `holders` is used by those that
 # go section by section, resumable: everything they need to go on is in here.
 cdef struct Call:
     # Filled by who makes the call ...

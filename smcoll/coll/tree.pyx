@@ -271,6 +271,7 @@ cdef int broadcast_inline(Call *call) noexcept nogil:
         status = acquire_slot_waiting(team, &slot)
         if status != DONE:
             return status
+        # A root's data lie there, too: a Bcast has one buffer, an Allreduce has reduced into it.
         copy_bytes(own.payload, call.recv, call.nbytes)
         publish(team, own, value)
         if team.sleeping != NO_SLEEP:
