@@ -17,6 +17,7 @@ from mpi4py import MPI
 import smcoll
 from smcoll.comm import establish
 from smcoll.memory.budget import budget
+from smcoll.mpi import agreement
 from smcoll.topology import node
 
 world = MPI.Intracomm(MPI.COMM_WORLD)
@@ -223,7 +224,7 @@ def in_cgroup(folder: str, room: int) -> None:
 
 def killed_at(step: int, rank: int) -> None:
     """This rank dies in front of set-up's agreement number ``step``."""
-    real, calls = establish.gather, [0]
+    real, calls = agreement.gather, [0]
 
     def gather(comm, record):
         calls[0] += 1
@@ -232,7 +233,7 @@ def killed_at(step: int, rank: int) -> None:
         return real(comm, record)
 
     start_mpi()
-    establish.gather = gather
+    establish.gather = agreement.gather = gather
     smcoll.Comm(world, smcoll.Config(memory="shm")).Barrier()
     print("NOT KILLED", flush=True)
 
