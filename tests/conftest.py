@@ -31,7 +31,7 @@ if not harness.inside_job():
 def pytest_addoption(parser):
     parser.addoption("--all", action="store_true",
                      help="run every test with all its parameters; without it, and without names "
-                     "of files or tests, each function runs with few in which every value occurs")
+                     "of files or tests, each function runs with those in which every value occurs")
     parser.addoption("--slow", action="store_true",
                      help="also run the tests marked slow (other projects' tests, fetched from "
                      "PyPI; large models, ThreadSanitizer and planted bugs)")

@@ -184,7 +184,7 @@ cdef class FailureDetector:
             self.member.unusable = True
 
     cdef uint64_t user_call(self) noexcept:
-        """The call that this rank is in or was in last, as all ranks of the user's count."""
+        """Number of the call that this rank is in or was in last, over all nodes; ours included."""
         return self.team.call if self.across is None else self.across.call
 
     cdef uint64_t at_latest_now(self, uint64_t since) noexcept:

@@ -8,10 +8,12 @@ from programs import run_ranks
 import smcoll
 
 FAILS = """
-    import sys
+    import os, sys
     from mpi4py import MPI
-    import smcoll
     place, way = sys.argv[1:]
+    if place == "two nodes":
+        os.environ["SMCOLL_NODE"] = str(MPI.COMM_WORLD.rank // 2)
+    import smcoll
     def rounds(comm):
         for number in range(3):
             comm.Barrier()
@@ -29,14 +31,7 @@ FAILS = """
 @pytest.mark.parametrize("place", ["one node", "two nodes"])
 @pytest.mark.parametrize("way", ["block", "plain"])
 def test_one_traceback_a_job_and_a_line_for_each_rank_that_failed_with_it(way, place):
-    source = FAILS
-    if place == "two nodes":
-        source = FAILS.replace("    import smcoll\n", """\
-    import os
-    os.environ["SMCOLL_NODE"] = str(MPI.COMM_WORLD.rank // 2)
-    import smcoll
-""")
-    result = run_ranks(4, source, place, way, alone=True)
+    result = run_ranks(4, FAILS, place, way, alone=True)
     assert result.returncode != 0
     assert result.stderr.count("Traceback") == 1, result.stderr
     assert "ValueError: the program's own mistake" in result.stderr
