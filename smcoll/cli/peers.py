@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -91,31 +92,35 @@ def measure_peer(task: CompareTask, environment: str, setting: str, counts: list
                  where: Where) -> dict:
     """``smcoll compare`` with that environment's Python."""
     settings = task.settings
-    with tempfile.TemporaryDirectory(prefix="smcoll-peers-") as folder:
-        file = Path(folder, "rows.json")
-        options = [
-            "-n", ",".join(map(str, counts)), "--sizes", ",".join(map(str, task.sizes)),
-            "--collectives", ",".join(task.collectives), "-i", settings["iterations"],
-            "-x", settings["warmup"], "-r", settings["repetitions"],
-            "--budget", settings["budget"], "-M", task.memory, "-T", settings["dtype"],
-            "-k", "rotate" if settings["root"] < 0 else settings["root"],
-            "--offset", settings["offset"],
-            "--algorithms", ",".join(task.algorithms), "--thread-level", task.thread_level,
-            "-c" if settings["validate"] else "-C", "--no-point-to-point",
-            # Who was asked here is not asked again.
-            "--mpi-setting", setting, "--yes", "--json", file,
-            *(["--heap"] if task.heap else []), *where.options()]
-        errors, stop = "", None
-        with launch.signals_as_exceptions(), subprocess.Popen(
+    with launch.Signals() as signals, contextlib.ExitStack() as cleared_away:
+        with signals.held():
+            folder = cleared_away.enter_context(
+                tempfile.TemporaryDirectory(prefix="smcoll-peers-"))
+            file = Path(folder, "rows.json")
+            options = [
+                "-n", ",".join(map(str, counts)), "--sizes", ",".join(map(str, task.sizes)),
+                "--collectives", ",".join(task.collectives), "-i", settings["iterations"],
+                "-x", settings["warmup"], "-r", settings["repetitions"],
+                "--budget", settings["budget"], "-M", task.memory, "-T", settings["dtype"],
+                "-k", "rotate" if settings["root"] < 0 else settings["root"],
+                "--offset", settings["offset"],
+                "--algorithms", ",".join(task.algorithms), "--thread-level", task.thread_level,
+                "-c" if settings["validate"] else "-C", "--no-point-to-point",
+                # Who was asked here is not asked again.
+                "--mpi-setting", setting, "--yes", "--json", file,
+                *(["--heap"] if task.heap else []), *where.options()]
+            process = cleared_away.enter_context(subprocess.Popen(
                 [python_of(environment), "-m", "smcoll", "compare", *map(str, options)],
                 stdout=subprocess.DEVNULL, stderr=None if sys.stderr.isatty() else subprocess.PIPE,
-                text=True, preexec_fn=launch.end_with_parent) as process:
-            try:
-                _, errors = process.communicate()
-            except (KeyboardInterrupt, launch.Terminated) as error:
-                # It writes what it has by then.
-                stop = error
-                launch.end(process, error, 15)
+                text=True, preexec_fn=launch.end_with_parent))
+            cleared_away.push(lambda _type, error, _trace: error and launch.end(process, error))
+        errors, stop = "", None
+        try:
+            _, errors = process.communicate()
+        except (KeyboardInterrupt, launch.Terminated) as error:
+            # It writes what it has by then.
+            stop = error
+            launch.end(process, error, 15)
         # 1 with a file: a result of smcoll's was wrong, which the rows say.
         if not file.exists():
             if stop is not None:

@@ -345,25 +345,50 @@ class Terminated(SystemExit):
         self.signal = signal.Signals(number).name
 
 
-@contextlib.contextmanager
-def signals_as_exceptions() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise ``Terminated``, where nobody else handles them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+class Signals:
+    """In a ``with`` block: SIGTERM and SIGHUP raise ``Terminated``, where nobody else handles them.
 
-    def handle(number: int, _frame) -> None:
-        raise Terminated(number)
+    Within ``held()`` they and Ctrl-C wait until its end: an exception in the midst of what makes a
+    folder or a process would leave it behind, known to nobody.
+    """
 
-    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    mine = [number for number, handler in former.items() if handler is signal.SIG_DFL]
-    for number in mine:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number in mine:
-            signal.signal(number, signal.SIG_DFL)
+    def __init__(self) -> None:
+        self._former: dict[int, object] = {}
+        self._holding = False
+        self._waiting: list[int] = []
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            usual = {signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL,
+                     signal.SIGINT: signal.default_int_handler}
+            for number, handler in usual.items():
+                if signal.getsignal(number) is handler:
+                    self._former[number] = handler
+                    signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """A block that none of these signals interrupts: its end raises what came meanwhile."""
+        self._holding = True
+        try:
+            yield
+        finally:
+            self._holding = False
+            if self._waiting:
+                self._handle(self._waiting.pop(), None)
+
+    def _handle(self, number: int, _frame: object) -> None:
+        if self._holding:
+            self._waiting.append(number)
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
+        else:
+            raise Terminated(number)
 
 
 @contextlib.contextmanager
@@ -376,19 +401,18 @@ def job(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (),
 
     ``environment`` is added to the job's; further arguments go to ``subprocess.Popen``.
     """
-    with signals_as_exceptions(), tempfile.TemporaryDirectory(
-            prefix="smcoll-job-", ignore_cleanup_errors=True) as session:
-        arguments, job_environment = command(
-            ranks, argv, extra_options=extra_options, layout=layout, hosts=hosts,
-            # Other hosts do not have this folder.
-            session_directory=None if hosts else session, environment=environment)
-        with subprocess.Popen(arguments, env=job_environment, preexec_fn=end_with_parent,
-                              **popen) as process:
-            try:
-                yield process
-            except BaseException as error:
-                end(process, error)
-                raise
+    with Signals() as signals, contextlib.ExitStack() as cleared_away:
+        with signals.held():
+            session = cleared_away.enter_context(tempfile.TemporaryDirectory(
+                prefix="smcoll-job-", ignore_cleanup_errors=True))
+            arguments, job_environment = command(
+                ranks, argv, extra_options=extra_options, layout=layout, hosts=hosts,
+                # Other hosts do not have this folder.
+                session_directory=None if hosts else session, environment=environment)
+            process = cleared_away.enter_context(subprocess.Popen(
+                arguments, env=job_environment, preexec_fn=end_with_parent, **popen))
+            cleared_away.push(lambda _type, error, _trace: error and end(process, error))
+        yield process
 
 
 def end(process: subprocess.Popen, error: BaseException, seconds: float = 5) -> None:

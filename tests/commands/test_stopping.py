@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -142,3 +143,24 @@ def test_sigterm_leaves_no_folder_of_a_job_behind(tmp_path):
                             measures=False)
     assert result.returncode == 143
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_signal_while_a_job_is_being_started_leaves_nothing_behind(tmp_path, monkeypatch):
+    """It comes when the folder is there and mpiexec runs, but nobody knows of either yet."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(launch, "command", lambda *_, **__: (["sleep", "100"], dict(os.environ)))
+    begun = []
+
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *arguments, **named):
+            assert len(list(tmp_path.iterdir())) == 1
+            super().__init__(*arguments, **named)
+            begun.append(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(launch.Terminated), launch.job(2, ["program"]):
+        pytest.fail("the block of a job that was ended")
+    assert begun[0].poll() is not None
+    assert list(tmp_path.iterdir()) == []
