@@ -10,10 +10,19 @@ from setuptools.command.build_ext import build_ext
 
 # -ffp-contract=off: a fused multiply-add would give ranks on other code paths other bits.
 # -g0, -s: what debuggers need makes modules five times as large, and takes a third of the time.
-COMPILE_ARGS = ["-O3", "-g0", "-std=gnu11", "-fno-strict-aliasing", "-ffp-contract=off"]
+COMPILE_ARGS = ["-g0", "-std=gnu11", "-fno-strict-aliasing", "-ffp-contract=off"]
 COMPILE_ARGS += os.environ.get("SMCOLL_BUILD_CFLAGS", "").split()
+# Folders whose loops touch data or flags. The others parse and decide: hot calls are as fast with
+# -O1, which compiles in half of the time.
+LOOPS = {"base", "coll", "datatype", "kernels", "sync", "tuning"}
 LINK_ARGS = os.environ.get("SMCOLL_BUILD_LDFLAGS", "-Wl,-s").split()
 CPUS = len(os.sched_getaffinity(0))
+
+
+def optimisation(source: Path) -> str:
+    """The compiler's option for a module."""
+    folder = source.parts[1]
+    return "-O3" if folder in LOOPS or folder.endswith(".pyx") else "-O1"
 
 
 class BuildOnAllCores(build_ext):
@@ -33,7 +42,7 @@ extensions = [
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION"),
                        # Allocators of one's own (NEP 49).
                        ("NPY_TARGET_VERSION", "NPY_1_22_API_VERSION")],
-        extra_compile_args=COMPILE_ARGS,
+        extra_compile_args=[optimisation(source), *COMPILE_ARGS],
         extra_link_args=LINK_ARGS,
     )
     for source in sorted(Path("smcoll").rglob("*.pyx"))
