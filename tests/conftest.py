@@ -31,7 +31,8 @@ if not harness.inside_job():
 def pytest_addoption(parser):
     parser.addoption("--all", action="store_true",
                      help="run every test with all its parameters; without it, and without names "
-                     "of files or tests, each function runs with those in which every value occurs")
+                     "of files or tests, each function that is not marked lengthy runs with those "
+                     "in which every value occurs")
     parser.addoption("--slow", action="store_true",
                      help="also run the tests marked slow (other projects' tests, fetched from "
                      "PyPI; large models, ThreadSanitizer and planted bugs)")
@@ -48,6 +49,13 @@ def pytest_configure(config):
         "markers",
         "mpi(*ranks, deadline=120): runs inside an mpiexec job of each of these rank counts; the "
         "deadline is in seconds",
+    )
+    config.addinivalue_line(
+        "markers", "own_job: of a file whose mpi tests look at what all tests of a process share"
+    )
+    config.addinivalue_line(
+        "markers", "lengthy: takes seconds, and other tests cover the most of it; left out where "
+        "representatives stand for all tests"
     )
     config.addinivalue_line(
         "markers", "one_node: about what only ranks of one node have; left out with --nodes"
@@ -81,9 +89,12 @@ def stands_for_all(config):
 
 
 def leave_representatives(config, items):
-    """Of each test function only parameters in which every value of each occurs."""
+    """Of each function that is not marked lengthy, parameters in which every value of each occurs.
+    """
     functions = {}
     for item in items:
+        if item.get_closest_marker("lengthy") is not None:
+            continue
         functions.setdefault((item.parent, getattr(item, "originalname", item.name)),
                              []).append(item)
     kept = set()

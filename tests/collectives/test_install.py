@@ -14,6 +14,8 @@ from programs import run_ranks
 import smcoll
 from smcoll.launch import launch
 
+pytestmark = pytest.mark.own_job
+
 
 def allreduce(comm, count=4):
     total = np.zeros(count)

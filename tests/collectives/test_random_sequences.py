@@ -13,6 +13,7 @@ def test_enough_calls():
     assert 2 * sum(CALLS.values()) >= 100_000
 
 
+@pytest.mark.lengthy
 @pytest.mark.one_node      # names algorithms by the call; on several nodes: differential.py --nodes
 @pytest.mark.mpi(*CALLS)
 @pytest.mark.parametrize("seed, delays", [(1, False), (2, True)])

@@ -17,6 +17,8 @@ import pytest
 
 from smcoll.launch import launch
 
+pytestmark = pytest.mark.lengthy
+
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = ROOT / "examples" / "papers"
 OPENMP = ROOT / "bench" / "openmp_reduce.py"

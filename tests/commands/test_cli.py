@@ -294,6 +294,7 @@ def test_compare_csv(compared):
         (row["collective"], row["bytes"]) for row in compared[1]["rows"]]
 
 
+@pytest.mark.lengthy
 def test_compare_one_algorithm_one_thread_level(tmp_path):
     smcoll("compare", "-n", 2, "-m", 4096, "--factor", 1000, "--collectives", "reduce,allreduce",
            "--algorithms", "tiled", "--no-point-to-point", "--thread-level", "single", "-i", 10,
@@ -318,6 +319,7 @@ def test_compare_inside_a_job(tmp_path):
     assert row["ranks"] == 2 and row["valid"] is True
 
 
+@pytest.mark.lengthy
 def test_compare_inside_a_job_on_several_nodes(tmp_path):
     program = tmp_path / "pretend.py"
     program.write_text("""\
@@ -422,6 +424,7 @@ def test_sizes_end_with_the_largest():
     assert selection.sizes("8:4M", 4, "1K,64") == [1024, 64]
 
 
+@pytest.mark.lengthy
 def test_compare_every_collective_of_the_interface(tmp_path):
     smcoll("compare", "-n", 3, "--sizes", "8,4K", "--collectives", "all", "--budget", 0.02, "-f",
            "-T", "int32", "-k", 1, "--no-point-to-point", "--json", tmp_path / "out.json")
@@ -439,6 +442,7 @@ def test_compare_names_the_rows_that_memory_does_not_allow(tmp_path):
     assert "left out: 2 ranks: alltoall of 65536 bytes" in " ".join(result.stdout.split())
 
 
+@pytest.mark.lengthy
 def test_compare_a_row_for_each_algorithm(tmp_path):
     smcoll("compare", "-n", 2, "--sizes", "64K", "--collectives", "allreduce,bcast", "--budget",
            0.02, "--algorithms", "auto,tiled,recursive_doubling", "--no-point-to-point", "--json",
@@ -451,6 +455,7 @@ def test_compare_a_row_for_each_algorithm(tmp_path):
     assert len({row["mpi_us"] for row in rows if row["collective"] == "allreduce"}) == 1
 
 
+@pytest.mark.lengthy
 def test_compare_direct_access_beside_staging(tmp_path):
     smcoll("compare", "-n", 2, "--sizes", "8M", "--collectives", "allreduce,alltoall,gather",
            "--heap", "--budget", 0.05, "--no-point-to-point", "--json", tmp_path / "c.json",
@@ -463,6 +468,7 @@ def test_compare_direct_access_beside_staging(tmp_path):
     assert all(row["valid"] for row in rows)
 
 
+@pytest.mark.lengthy
 def test_compare_peers_merges_environments_and_settings(tmp_path):
     settings = mpi_settings.settings(launch.mpi_info().family)
     result = smcoll("compare", "-n", 2, "--sizes", "8", "--collectives", "barrier,scan", "--budget",
@@ -567,6 +573,7 @@ def test_sweep_refuses_bad_options(arguments, text):
 # ---------------------------------------------------------------------- sweep-nodes
 
 
+@pytest.mark.lengthy
 def test_sweep_nodes_measures_every_form(tmp_path):
     pytest.importorskip("matplotlib")
     result = smcoll("sweep-nodes", "-n", "2,3", "--pretend-nodes", 2, "--sizes", "8,64K",

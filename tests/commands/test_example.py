@@ -25,6 +25,7 @@ def run(*arguments):
                           stdin=subprocess.DEVNULL, check=False)
 
 
+@pytest.mark.lengthy
 def test_kmeans_starts_its_own_ranks_and_equals_the_serial_result():
     pytest.importorskip("sklearn")
     result = run(KMEANS, "-n", 3, "--seeds", 1)
@@ -35,6 +36,7 @@ def test_kmeans_starts_its_own_ranks_and_equals_the_serial_result():
     assert "time in collectives: MPI's own" in result.stdout
 
 
+@pytest.mark.lengthy
 def test_kmeans_has_as_many_centres_as_are_asked_for():
     pytest.importorskip("sklearn")
     result = run(KMEANS, "-n", 2, "--seeds", 1, "--clusters", 300, "--heap")
@@ -67,6 +69,7 @@ sys.exit(kmeans.main())
     assert job.returncode == 1
 
 
+@pytest.mark.lengthy
 def test_sweep_script_writes_a_row_for_each_variant(tmp_path):
     result = run(SWEEP, "-n", 3, "--collectives", "allreduce", "--fan-in", "2,3", "--fan-out", 2,
                  "--algorithms", "tiled,fan_in_fan_out", "--segment-sizes", "4K,64K",
@@ -77,6 +80,7 @@ def test_sweep_script_writes_a_row_for_each_variant(tmp_path):
     assert len(rows) == 8 and all(row["valid"] and row["smcoll_us"] > 0 for row in rows)
 
 
+@pytest.mark.lengthy
 def test_peers_and_summary_scripts_show_the_fastest_peer(tmp_path):
     file = tmp_path / "peers.json"
     result = run(PEERS, sys.prefix, "-n", 2, "--sizes", "8,1K", "--collectives", "barrier,scan",

@@ -9,6 +9,8 @@ from pathlib import Path
 import programs
 import pytest
 
+pytestmark = pytest.mark.lengthy
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "link"
 
 PROGRAM = """

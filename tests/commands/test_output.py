@@ -140,6 +140,7 @@ def size_of_figure(file) -> tuple[int, int]:
     return struct.unpack(">II", file.read_bytes()[16:24])
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("counts", [(2,), (2, 4)])
 def test_a_figure_of_all_collectives_is_a_grid(tmp_path, counts):
     pytest.importorskip("matplotlib")

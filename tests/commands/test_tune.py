@@ -394,6 +394,7 @@ def test_tune_measures_and_its_table_is_used(tmp_path):
     assert "no decision table" in smcoll("tune", "--clear", "--table", table).stdout
 
 
+@pytest.mark.lengthy
 def test_tune_with_heaps_measures_direct_access_beside_staging(tmp_path, monkeypatch):
     for setting, value in (("HEAP", "0"), ("HEAP_THRESHOLD", "32K")):
         monkeypatch.setenv(f"SMCOLL_{setting}", value)

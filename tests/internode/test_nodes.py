@@ -498,6 +498,7 @@ def test_threads_that_make_communicators_of_one_group_do_not_mix_them(comm_world
 FUZZER = (Path(__file__).parents[1] / "verification" / "differential.py").read_text()
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("nodes, options", [("0,0,1", ()), ("0,1,0,2", ("--small",))])
 def test_random_programs_on_several_nodes(nodes, options):
     ranks = nodes.count(",") + 1

@@ -1,12 +1,13 @@
 """Runs tests inside mpiexec jobs, driven by an ordinary pytest process outside.
 
-``@pytest.mark.mpi(2, 3, 5)`` makes one item per rank count of a test. The items of one file and
-rank count share one mpiexec job, started when the first of them is run. Every rank of the job runs
-a pytest session of its own, which waits for the outer process to say which test is next::
+``@pytest.mark.mpi(2, 3, 5)`` makes one item per rank count of a test. All items of one rank count
+share one mpiexec job, started when the first of them is run: to start the ranks takes longer than
+most tests. Files marked ``own_job`` have one each. Every rank of the job runs a pytest session of
+its own, which waits for the outer process to say which test is next::
 
     outer pytest                          rank r of the job
     ------------                          -----------------
-    starts mpiexec                        collects the file, reports "ready"
+    starts mpiexec                        collects the files, reports "ready"
     appends a node id to `commands`  -->  runs that test, appends the outcome to `rank-<r>.jsonl`
     waits for the outcomes of all ranks   enters a nonblocking barrier, polls `commands` asleep
 
@@ -57,9 +58,9 @@ class MpiFailure(Exception):
 
 
 class Job:
-    """One mpiexec job that runs the tests of one file with one number of ranks."""
+    """One mpiexec job that runs tests of these files with one number of ranks."""
 
-    def __init__(self, path: Path, ranks: int, config: pytest.Config):
+    def __init__(self, files: list[Path], ranks: int, config: pytest.Config):
         from smcoll.launch import launch
 
         self.ranks = ranks
@@ -68,7 +69,7 @@ class Job:
         self._offsets = [0] * ranks
         self._asked = 0
         description = {
-            "file": str(path),
+            "files": list(map(str, files)),
             "ranks": ranks,
             "sys_path": sys.path,
             "rootdir": str(config.rootpath),
@@ -275,12 +276,15 @@ def kill_jobs() -> None:
 class MpiItem(pytest.Item):
     """One test with one rank count, run by a job."""
 
-    jobs: ClassVar[dict[tuple[Path, int], Job]] = {}
+    # By key: the number of ranks, and the file if it has jobs of its own.
+    jobs: ClassVar[dict[tuple[int, str], Job]] = {}
+    files: ClassVar[dict[tuple[int, str], list[Path]]] = {}
 
     def __init__(self, *, function: pytest.Function, **kwargs):
         super().__init__(**kwargs)
         self.ranks = function.callspec.params["mpi_ranks"]
-        self.key = (function.path, self.ranks)
+        alone = function.get_closest_marker("own_job") is not None
+        self.key = (self.ranks, str(function.path) if alone else "")
         self.last_of_job = False
         self.own_markers = list(function.own_markers)
         self.keywords.update(function.keywords)
@@ -289,7 +293,7 @@ class MpiItem(pytest.Item):
     def runtest(self) -> None:
         job = self.jobs.get(self.key)
         if job is None or job not in _running:
-            job = self.jobs[self.key] = Job(self.path, self.ranks, self.config)
+            job = self.jobs[self.key] = Job(self.files[self.key], self.ranks, self.config)
         try:
             job.run(self.nodeid, self.get_closest_marker("mpi").kwargs.get("deadline", DEADLINE))
         finally:
@@ -312,9 +316,12 @@ def replace_mpi_items(session: pytest.Session, items: list[pytest.Item]) -> list
         if item.get_closest_marker("mpi") is not None and "mpi_ranks" in item.callspec.params:
             item = MpiItem.from_parent(item.parent, name=item.name, function=item)
         result.append(item)
-    files = {path: number for number, path in reversed(list(enumerate(i.path for i in result)))}
-    result.sort(key=lambda item: (files[item.path], getattr(item, "ranks", 0)))
-    last = {item.key: item for item in result if isinstance(item, MpiItem)}
+    # The other tests stay where they are, before all jobs.
+    result.sort(key=lambda item: getattr(item, "key", (0, "")))
+    jobs = [item for item in result if isinstance(item, MpiItem)]
+    MpiItem.files = {key: list(dict.fromkeys(item.path for item in jobs if item.key == key))
+                     for key in {item.key for item in jobs}}
+    last = {item.key: item for item in jobs}
     for item in last.values():
         item.last_of_job = True
     return result
@@ -427,7 +434,7 @@ def rank_main(directory: Path) -> int:
     _ranks_of_this_job = job["ranks"]
     plugin = RankPlugin(directory, rank, MPI.COMM_WORLD.Dup())
     arguments = [
-        job["file"],
+        *job["files"],
         "-c", str(directory / "pytest.ini"),
         "--rootdir", job["rootdir"],
         "--confcutdir", str(Path(__file__).parents[1]),

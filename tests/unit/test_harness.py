@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.lengthy
+
 INNER_TESTS = '''
 import os
 import signal

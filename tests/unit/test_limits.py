@@ -17,6 +17,8 @@ from smcoll.kernels import kernels
 from smcoll.launch import launch
 from smcoll.topology import node
 
+pytestmark = pytest.mark.lengthy
+
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 SECTIONS = {"there_and_back", "exchange", "sched_yield", "copy", "reduction", "modified",
             "handover", "one_to_all", "rewrite", "rewrite_copy",

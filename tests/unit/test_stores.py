@@ -143,6 +143,7 @@ def only_available(table):
     (costs(1000, 2000, 2500), costs(9000, 5000, 1000)),   # dear to read
     (costs(4000, 1000, 2500), costs(3000, 3000, 3000)),
 ])
+@pytest.mark.lengthy
 def test_a_writer_takes_the_kind_that_costs_it_and_its_readers_least(choices, far, nbytes, write,
                                                                      read):
     pair = choices.Pair(nbytes, far)

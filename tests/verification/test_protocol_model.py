@@ -8,9 +8,10 @@ import protocol_models
 import pytest
 from protocol_models import CLEAN, LARGE, MUTANTS, SMALL
 
-pytestmark = pytest.mark.skipif(
-    bool(protocol_models.missing_tools()),
-    reason=f"not installed: {', '.join(protocol_models.missing_tools())}")
+pytestmark = [
+    pytest.mark.lengthy,
+    pytest.mark.skipif(bool(protocol_models.missing_tools()),
+                       reason=f"not installed: {', '.join(protocol_models.missing_tools())}")]
 
 
 @pytest.fixture(scope="module")
