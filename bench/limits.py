@@ -15,8 +15,8 @@ through a ring, by each kind of stores that smcoll has, with the distance of the
 
 Everything is repeated, each repetition going through all measurements: what disturbs the machine
 for a while disturbs one repetition of each. A figure is the median of the repetitions' medians, its
-spread their least and greatest. `smcoll.bench.floor` makes the least time of a collective of these
-figures, and `smcoll compare --limits FILE` shows it in its table.
+spread their least and greatest. `smcoll.bench.lower_bound` makes the least time of a collective of
+these figures, and `smcoll compare --limits FILE` shows it in its table.
 """
 
 from __future__ import annotations

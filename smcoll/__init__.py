@@ -14,7 +14,7 @@ from importlib import import_module
 from smcoll.base import __version__  # noqa: F401
 
 # Its exit handler is to come after those of the program.
-from smcoll.mpi import ending  # noqa: F401
+from smcoll.mpi import finalize  # noqa: F401
 
 _HOMES = {
     "Cartcomm": "comm.comm", "Comm": "comm.comm", "Distgraphcomm": "comm.comm",

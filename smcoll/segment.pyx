@@ -6,7 +6,7 @@ its NUMA node: huge pages where there are any. A rank writes only its own range 
 others.
 
 Nothing here knows MPI: who creates, who attaches and that all agree is the caller's business
-(``smcoll.comm.establish``).
+(``smcoll.comm.setup``).
 """
 
 import errno

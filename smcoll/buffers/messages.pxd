@@ -1,6 +1,6 @@
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.streams cimport Transfer
-from smcoll.datatype.cursor cimport Cursor, Runs
+from smcoll.datatype.convertor cimport Convertor, Runs
 
 
 cdef class Messages:
@@ -9,7 +9,7 @@ cdef class Messages:
     cdef int sends, receives   # how many of each
     cdef list grown            # by rank: what came of unknown length, as bytes
     cdef bint keeps_own        # this rank sends to itself, too:
-    cdef Cursor own, own_place     # the message, and where it goes
+    cdef Convertor own, own_place     # the message, and where it goes
     cdef int ranks
 
     cdef Transfer *send(self, int peer, const char *address, size_t nbytes, const Runs *runs)
@@ -21,7 +21,7 @@ cdef class Messages:
 cdef class Gathered:
     cdef Gathering all
     cdef size_t *block
-    cdef Cursor *cursors
+    cdef Convertor *convertors
 
     cdef void room(self, int rank, char *address, size_t nbytes, const Runs *runs)
     cdef void contribute(self, char *address, size_t nbytes, const Runs *runs)

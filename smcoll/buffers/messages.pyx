@@ -5,7 +5,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdlib cimport free, malloc
 
 from smcoll.coll.streams cimport Transfer
-from smcoll.datatype.cursor cimport Cursor, Runs, start_cursor
+from smcoll.datatype.convertor cimport Convertor, Runs, start_convertor
 
 
 @cython.freelist(4)
@@ -33,7 +33,7 @@ cdef class Messages:
         message.peer = peer
         message.nbytes = nbytes
         message.behind = NULL
-        start_cursor(&message.cursor, <char *> address, runs, nbytes)
+        start_convertor(&message.convertor, <char *> address, runs, nbytes)
         return message
 
     cdef send_bytes(self, int peer, bytes packet):
@@ -47,7 +47,7 @@ cdef class Messages:
         message.room = room
         message.grows = False
         message.behind = NULL
-        start_cursor(&message.cursor, address, runs, room)
+        start_convertor(&message.convertor, address, runs, room)
         return message
 
     cdef Transfer *receive_any_length(self, int peer):
@@ -65,24 +65,24 @@ cdef class Gathered:
 
     def __cinit__(self, int ranks):
         self.block = <size_t *> malloc(ranks * sizeof(size_t))
-        self.cursors = <Cursor *> malloc(ranks * sizeof(Cursor))
-        if self.block == NULL or self.cursors == NULL:
+        self.convertors = <Convertor *> malloc(ranks * sizeof(Convertor))
+        if self.block == NULL or self.convertors == NULL:
             raise MemoryError
         self.all.block = self.block
-        self.all.recv = self.cursors
+        self.all.recv = self.convertors
         self.all.longest = 0
         self.all.in_place = True
         self.all.truncated = 0
 
     def __dealloc__(self):
         free(self.block)
-        free(self.cursors)
+        free(self.convertors)
 
     cdef void room(self, int rank, char *address, size_t nbytes, const Runs *runs):
         self.block[rank] = nbytes
         self.all.longest = max(self.all.longest, nbytes)
-        start_cursor(&self.cursors[rank], address, runs, nbytes)
+        start_convertor(&self.convertors[rank], address, runs, nbytes)
 
     cdef void contribute(self, char *address, size_t nbytes, const Runs *runs):
         self.all.send_bytes = nbytes
-        start_cursor(&self.all.send, address, runs, nbytes)
+        start_convertor(&self.all.send, address, runs, nbytes)

@@ -10,7 +10,7 @@ import psutil
 import typer
 from rich.console import Console
 
-from smcoll.bench import floor
+from smcoll.bench import lower_bound
 from smcoll.bench.compare_job import CompareTask
 from smcoll.cli import compare_output, guard, jobs, options, output, page, peers, selection
 from smcoll.cli.page import page_console, prose
@@ -180,8 +180,8 @@ def add_limits(rows: list[dict], limits: dict | None) -> None:
     """Into rows the least time that this machine allows, as far as it is known."""
     if limits is not None:
         for row in rows:
-            row["limit_us"] = floor.floor(limits, row["collective"], row["bytes"], row["ranks"],
-                                          statistic="median")
+            row["limit_us"] = lower_bound.lower_bound(
+                limits, row["collective"], row["bytes"], row["ranks"], statistic="median")
 
 
 # ---------------------------------------------------------------------- showing

@@ -10,7 +10,7 @@ import typer
 
 from smcoll import config
 from smcoll.algorithms import ALGORITHMS
-from smcoll.bench import floor
+from smcoll.bench import lower_bound
 from smcoll.launch import hosts as named_hosts
 from smcoll.launch import launch
 from smcoll.launch.hosts import Host
@@ -106,7 +106,7 @@ def sizes(text: str, factor: int, listed: str = "", element: int = 8) -> list[in
 def limits(file: Path) -> dict:
     """The machine's limits that ``bench/limits.py`` wrote."""
     try:
-        return floor.read(file)
+        return lower_bound.read(file)
     except ValueError as error:
         raise typer.BadParameter(f"--limits: {error}") from None
 

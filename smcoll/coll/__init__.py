@@ -1,5 +1,5 @@
 """The algorithms of one node, one file for each, on the primitives of ``pipeline``.
 
 Below them the messages between pairs of ranks (``streams``), and data that are read where they lie
-(``direct``, ``places``).
+(``direct``, ``peer_buffers``).
 """

@@ -10,7 +10,7 @@ from smcoll.base.atomics cimport load_relaxed
 from smcoll.coll.pipeline cimport (
     Section, complete, heard_length, plan_call, post_length, region, writable,
 )
-from smcoll.datatype.cursor cimport pack_next, unpack_next
+from smcoll.datatype.convertor cimport pack_next, unpack_next
 from smcoll.segment cimport Line, exchange_line
 from smcoll.sync.team cimport DONE, FAILED_MISMATCH, next_rank
 

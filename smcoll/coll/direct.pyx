@@ -1,10 +1,10 @@
 """Collectives on arrays where they lie, in shared heaps: LHS's "one copy, the minimum possible".
 
-A call begins with an exchange in which every rank publishes where its buffers lie (``places``), and
-ends with one that proves that nobody reads or writes them any more. In between, each rank is taken
-as it is: arrays in a heap are read and written there, others go through the data regions section by
-section. All ranks have seen all places: that nobody stages is known to all and needs no sections,
-and where everybody does, the call goes on as it would without heaps.
+A call begins with an exchange in which every rank publishes where its buffers lie
+(``peer_buffers``), and ends with one that proves that nobody reads or writes them any more. In
+between, each rank is taken as it is: arrays in a heap are read and written there, others go through
+the data regions section by section. All ranks have seen all of it: that nobody stages is known to
+all and needs no sections, and where everybody does, the call goes on as it would without heaps.
 
 Who writes what (protocol rule 1): rank r alone writes the r-th slice of every rank's result, after
 the first exchange (its owner is in the call) and before it enters the last one (its owner leaves
@@ -24,14 +24,14 @@ from smcoll.coll.pipeline cimport (
     SECTION_STEPS, Call, Plan, Section, complete, heard, heard_all, plan_call, post, reduce_into,
     region, writable,
 )
-from smcoll.coll.places cimport (
-    Places, end_in_agreement, find, learn_places, place_of, publish_places, read_place,
+from smcoll.coll.peer_buffers cimport (
+    PeerBuffers, end_in_agreement, find, learn_buffers, own_offset, publish_buffers, read_offset,
     still_in_the_call,
 )
 from smcoll.coll.reduce cimport reduce_tiled
 from smcoll.coll.tiled cimport STEP_IN, STEP_RESULT, copy_in_others, copy_out_others, tile
 from smcoll.coll.tree cimport bcast_fan_out, reduce_fan_in
-from smcoll.datatype.cursor cimport Cursor, copy_message, unpack_next
+from smcoll.datatype.convertor cimport Convertor, copy_message, unpack_next
 from smcoll.kernels.kernels cimport copy_result, reduce_operands, strip_bytes
 from smcoll.memory.heap cimport STAGED
 from smcoll.segment cimport Line, segment_line
@@ -46,11 +46,11 @@ cdef enum:
 
 # call.sources has room for three pointers a rank: operands of a slice, then where each rank's
 # operand and where its result lie, NULL where that is staged.
-cdef inline const void **operand_places(Call *call) noexcept nogil:
+cdef inline const void **operand_addresses(Call *call) noexcept nogil:
     return call.sources + call.team.size
 
 
-cdef inline const void **result_places(Call *call) noexcept nogil:
+cdef inline const void **result_addresses(Call *call) noexcept nogil:
     return call.sources + 2 * call.team.size
 
 
@@ -63,30 +63,31 @@ cdef inline bint overlap_in_part(Call *call) noexcept nogil:
     return call.send != recv and call.send < recv + call.nbytes and recv < call.send + call.nbytes
 
 
-cdef int exchange_places(Call *call, bint *nobody_stages, bint *all_stage) noexcept nogil:
+cdef int exchange_buffers(Call *call, bint *nobody_stages, bint *all_stage) noexcept nogil:
     """Publish where our buffers lie, and learn it from all."""
     cdef Team *team = call.team
-    cdef Places places
+    cdef PeerBuffers buffers
     cdef int rank, status
     cdef bint mine = wants_result(call, team.rank)
-    places.send = places.recv = STAGED
+    buffers.send = buffers.recv = STAGED
     # Not allowed by MPI: then nobody else reads or writes there.
     if not mine or not overlap_in_part(call):
-        places.send = place_of(team, call.send, call.nbytes)
+        buffers.send = own_offset(team, call.send, call.nbytes)
         if mine:
-            places.recv = place_of(team, call.recv, call.nbytes)
-    publish_places(team, &places, team.nbytes)
-    operand_places(call)[team.rank] = call.send if places.send != STAGED else NULL
-    result_places(call)[team.rank] = call.recv if places.recv != STAGED else NULL
-    status = learn_places(team, call.nbytes, call.nbytes, operand_places(call),
-                          result_places(call), NULL)
+            buffers.recv = own_offset(team, call.recv, call.nbytes)
+    publish_buffers(team, &buffers, team.nbytes)
+    operand_addresses(call)[team.rank] = call.send if buffers.send != STAGED else NULL
+    result_addresses(call)[team.rank] = call.recv if buffers.recv != STAGED else NULL
+    status = learn_buffers(team, call.nbytes, call.nbytes, operand_addresses(call),
+                           result_addresses(call), NULL)
     if status != DONE:
         return status
     nobody_stages[0] = all_stage[0] = True
     for rank in range(team.size):
-        all_stage[0] &= operand_places(call)[rank] == NULL and result_places(call)[rank] == NULL
-        nobody_stages[0] &= operand_places(call)[rank] != NULL and (
-            not wants_result(call, rank) or result_places(call)[rank] != NULL)
+        all_stage[0] &= (operand_addresses(call)[rank] == NULL
+                         and result_addresses(call)[rank] == NULL)
+        nobody_stages[0] &= operand_addresses(call)[rank] != NULL and (
+            not wants_result(call, rank) or result_addresses(call)[rank] != NULL)
     return DONE
 
 
@@ -98,7 +99,7 @@ cdef int allreduce_shared_heap(Call *call) noexcept nogil:
     cdef bint nobody_stages = False, all_stage = False
     cdef int status
     call.root = -1
-    status = exchange_places(call, &nobody_stages, &all_stage)
+    status = exchange_buffers(call, &nobody_stages, &all_stage)
     if status != DONE:
         return status
     if all_stage and call.team.size <= 2:
@@ -112,7 +113,7 @@ cdef int reduce_shared_heap(Call *call) noexcept nogil:
     """The same, into the root's result only."""
     cdef Plan shorter
     cdef bint nobody_stages = False, all_stage = False
-    cdef int status = exchange_places(call, &nobody_stages, &all_stage)
+    cdef int status = exchange_buffers(call, &nobody_stages, &all_stage)
     if status != DONE:
         return status
     if all_stage and call.team.size <= 2 and call.operation.kernel != NULL:
@@ -145,7 +146,7 @@ cdef int reduce_slices(Call *call, bint nobody_stages) noexcept nogil:
 
 cdef int stage_operand(Call *call, Section *section) noexcept nogil:
     cdef int status
-    if operand_places(call)[call.team.rank] == NULL:
+    if operand_addresses(call)[call.team.rank] == NULL:
         return copy_in_others(call, section)
     status = writable(call, section)
     if status == DONE:
@@ -167,18 +168,18 @@ cdef bint somebody_copies_out(Call *call) noexcept nogil:
     cdef int rank
     for rank in range(call.team.size):
         if (rank != call.team.rank and wants_result(call, rank)
-                and result_places(call)[rank] == NULL):
+                and result_addresses(call)[rank] == NULL):
             return True
     return False
 
 
-cdef int places_of_others(Call *call) noexcept nogil:
+cdef int buffers_of_others(Call *call) noexcept nogil:
     """How many operands and results of other ranks lie in reach."""
     cdef int rank, count = 0
     for rank in range(call.team.size):
         if rank != call.team.rank:
-            count += operand_places(call)[rank] != NULL
-            count += result_places(call)[rank] != NULL
+            count += operand_addresses(call)[rank] != NULL
+            count += result_addresses(call)[rank] != NULL
     return count
 
 
@@ -195,11 +196,11 @@ cdef void reduce_own_slice(Call *call, Section *section, char *staged) noexcept 
     cdef char *out
     cdef bint to_region = staged != NULL and somebody_copies_out(call)
     cdef int rank
-    team.direct_bytes += (end - at) * <size_t> places_of_others(call)
+    team.direct_bytes += (end - at) * <size_t> buffers_of_others(call)
     while at < end:
         strip = min(longest, end - at)
         for rank in range(team.size):
-            place = <const char *> operand_places(call)[rank]
+            place = <const char *> operand_addresses(call)[rank]
             if rank == team.rank:
                 place = call.send
             if place != NULL:
@@ -212,7 +213,7 @@ cdef void reduce_own_slice(Call *call, Section *section, char *staged) noexcept 
         elif wants_result(call, team.rank):
             out = call.recv + section.offset + at
         else:
-            out = <char *> result_places(call)[call.root] + section.offset + at
+            out = <char *> result_addresses(call)[call.root] + section.offset + at
         if to_region:
             reduce_into(call, section, out, team.size, strip)
         else:
@@ -230,7 +231,7 @@ cdef inline void hand_out(Call *call, size_t offset, const char *result,
     cdef int i, rank
     for i in range(team.size):
         rank = next_rank(team, i)
-        place = <char *> result_places(call)[rank]
+        place = <char *> result_addresses(call)[rank]
         if rank == team.rank and wants_result(call, rank):
             place = call.recv
         if place == NULL or place + offset == result:
@@ -241,7 +242,7 @@ cdef inline void hand_out(Call *call, size_t offset, const char *result,
 cdef int copy_out_staged(Call *call, Section *section) noexcept nogil:
     """Who stages its result copies the other ranks' slices."""
     cdef int mine = call.team.rank
-    if not wants_result(call, mine) or result_places(call)[mine] != NULL:
+    if not wants_result(call, mine) or result_addresses(call)[mine] != NULL:
         return DONE
     return copy_out_others(call, section)
 
@@ -271,7 +272,7 @@ cdef int bcast_shared_heap(Call *call) noexcept nogil:
         status = acquire_slot_waiting(team, &slot)
         if status != DONE:
             return status
-        offset = place_of(team, call.send, call.nbytes)
+        offset = own_offset(team, call.send, call.nbytes)
         memcpy(line.payload, &offset, sizeof(offset))
         publish(team, line, tick + BCAST_PLACE)
         if offset != STAGED:
@@ -279,7 +280,7 @@ cdef int bcast_shared_heap(Call *call) noexcept nogil:
     else:
         status = wait_line(team, line, tick + BCAST_PLACE, call.root)
         if status == DONE:
-            offset = read_place(line)
+            offset = read_offset(line)
             status = copy_from_root(call, &slot, offset, tick)
     if status != DONE:
         return status
@@ -359,19 +360,19 @@ cdef int allgather_shared_heap(Call *call) noexcept nogil:
 cdef int exchange_blocks(Call *call, Gathering *blocks) noexcept nogil:
     """Publish where our block lies and how long it is, and learn it from all."""
     cdef Team *team = call.team
-    cdef Places places
+    cdef PeerBuffers buffers
     cdef int i, rank, status
-    places.send = places.recv = STAGED
+    buffers.send = buffers.recv = STAGED
     if blocks.send.runs == NULL:
-        places.send = place_of(team, blocks.send.address, blocks.send_bytes)
-    publish_places(team, &places, blocks.send_bytes)
-    call.sources[team.rank] = blocks.send.address if places.send != STAGED else NULL
+        buffers.send = own_offset(team, blocks.send.address, blocks.send_bytes)
+    publish_buffers(team, &buffers, blocks.send_bytes)
+    call.sources[team.rank] = blocks.send.address if buffers.send != STAGED else NULL
     lengths(call)[team.rank] = blocks.send_bytes
     if blocks.longest <= OWN_FIRST:
         # While the others come.
         copy_own_block(call, blocks)
     # What was sent, not what we have room for: whether anybody stages is known to all alike.
-    status = learn_places(team, 0, 0, call.sources, NULL, lengths(call))
+    status = learn_buffers(team, 0, 0, call.sources, NULL, lengths(call))
     if status != DONE:
         return status
     for i in range(1, team.size):
@@ -383,10 +384,10 @@ cdef int exchange_blocks(Call *call, Gathering *blocks) noexcept nogil:
 
 
 cdef void copy_own_block(Call *call, Gathering *blocks) noexcept nogil:
-    cdef Cursor own, place
+    cdef Convertor own, place
     cdef int mine = call.team.rank
     if not blocks.in_place:
-        # The cursors themselves may be needed for staging.
+        # The convertors themselves may be needed for staging.
         own = blocks.send
         place = blocks.recv[mine]
         copy_message(&own, &place, min(blocks.send_bytes, blocks.block[mine]))

@@ -6,7 +6,9 @@ the result overwrites. Operands are combined in rank order.
 """
 
 from smcoll.coll.pipeline cimport Section, complete, heard, occupy, plan_call
-from smcoll.coll.places cimport Places, end_in_agreement, learn_places, place_of, publish_places
+from smcoll.coll.peer_buffers cimport (
+    PeerBuffers, end_in_agreement, learn_buffers, own_offset, publish_buffers,
+)
 from smcoll.coll.reduce_scatter cimport (
     copy_in_pieces, piece_of_block, reduce_piece, reduce_scatter_direct,
 )
@@ -22,27 +24,27 @@ cdef enum:
 
 
 # Where each rank's operand lies, NULL where it is staged: behind the scratch for a reduction.
-cdef inline const void **operand_places(Call *call) noexcept nogil:
+cdef inline const void **operand_addresses(Call *call) noexcept nogil:
     return call.sources + call.team.size
 
 
 cdef int exchange_operands(Call *call, size_t operand_bytes, size_t result_bytes) noexcept nogil:
     """Publish where our operand lies, and learn it from all."""
     cdef Team *team = call.team
-    cdef Places places
+    cdef PeerBuffers buffers
     cdef bint overlap = (call.recv != NULL and call.send < call.recv + result_bytes
                          and call.recv < call.send + operand_bytes)
-    places.recv = STAGED
-    places.send = STAGED if overlap else place_of(team, call.send, operand_bytes)
-    publish_places(team, &places, team.nbytes)
-    operand_places(call)[team.rank] = call.send if places.send != STAGED else NULL
-    return learn_places(team, operand_bytes, 0, operand_places(call), NULL, NULL)
+    buffers.recv = STAGED
+    buffers.send = STAGED if overlap else own_offset(team, call.send, operand_bytes)
+    publish_buffers(team, &buffers, team.nbytes)
+    operand_addresses(call)[team.rank] = call.send if buffers.send != STAGED else NULL
+    return learn_buffers(team, operand_bytes, 0, operand_addresses(call), NULL, NULL)
 
 
 cdef int ranks_that_stage(Call *call) noexcept nogil:
     cdef int rank, count = 0
     for rank in range(call.team.size):
-        count += operand_places(call)[rank] == NULL
+        count += operand_addresses(call)[rank] == NULL
     return count
 
 
@@ -50,7 +52,7 @@ cdef int ranks_that_stage(Call *call) noexcept nogil:
 cdef int heard_staged(Call *call, Section *section, int ranks) noexcept nogil:
     cdef int status
     while section.progress < ranks:
-        if section.progress != call.team.rank and operand_places(call)[section.progress] == NULL:
+        if section.progress != call.team.rank and operand_addresses(call)[section.progress] == NULL:
             status = heard(call, section, section.progress, STEP_IN)
             if status != DONE:
                 return status
@@ -74,10 +76,10 @@ cdef int reduce_scatter_shared_heap(Call *call) noexcept nogil:
     if staging == team.size:
         return reduce_scatter_direct(call)
     team.direct_bytes += nbytes * <size_t> (team.size - staging - (
-        operand_places(call)[team.rank] != NULL))
+        operand_addresses(call)[team.rank] != NULL))
     if staging == 0:
         for rank in range(team.size):
-            call.sources[rank] = <const char *> operand_places(call)[rank] + begin
+            call.sources[rank] = <const char *> operand_addresses(call)[rank] + begin
         if nbytes > 0:
             reduce_operands(call.operation, call.recv, call.sources, team.size,
                             nbytes // call.element_size)
@@ -97,7 +99,7 @@ cdef int complete_in_agreement(Call *call) noexcept nogil:
 
 
 cdef int stage_pieces(Call *call, Section *section) noexcept nogil:
-    if operand_places(call)[call.team.rank] != NULL:
+    if operand_addresses(call)[call.team.rank] != NULL:
         return DONE
     return copy_in_pieces(call, section)
 
@@ -105,7 +107,7 @@ cdef int stage_pieces(Call *call, Section *section) noexcept nogil:
 cdef int reduce_own_piece(Call *call, Section *section) noexcept nogil:
     cdef int status = heard_staged(call, section, call.team.size)
     if status == DONE:
-        reduce_piece(call, section, operand_places(call))
+        reduce_piece(call, section, operand_addresses(call))
     return status
 
 
@@ -125,11 +127,11 @@ cdef int scan_shared_heap(Call *call) noexcept nogil:
             return scan_chain(call)
         return scan_direct(call)
     for rank in range(team.rank):
-        if operand_places(call)[rank] != NULL:
+        if operand_addresses(call)[rank] != NULL:
             team.direct_bytes += call.nbytes
     if staging == 0:
         for rank in range(team.rank):
-            call.sources[rank] = operand_places(call)[rank]
+            call.sources[rank] = operand_addresses(call)[rank]
         call.sources[team.rank] = call.send
         if operands > 0:
             reduce_operands(call.operation, call.recv, call.sources, operands,
@@ -142,7 +144,7 @@ cdef int scan_shared_heap(Call *call) noexcept nogil:
 
 
 cdef int stage_for_higher(Call *call, Section *section) noexcept nogil:
-    if operand_places(call)[call.team.rank] != NULL:
+    if operand_addresses(call)[call.team.rank] != NULL:
         return DONE
     return copy_in_for_higher(call, section)
 
@@ -150,5 +152,5 @@ cdef int stage_for_higher(Call *call, Section *section) noexcept nogil:
 cdef int reduce_prefix(Call *call, Section *section) noexcept nogil:
     cdef int status = heard_staged(call, section, call.team.rank)
     if status == DONE:
-        reduce_vectors(call, section, operand_places(call))
+        reduce_vectors(call, section, operand_addresses(call))
     return status

@@ -1,6 +1,6 @@
 from libc.stdint cimport uint64_t
 
-from smcoll.datatype.cursor cimport Cursor
+from smcoll.datatype.convertor cimport Convertor
 from smcoll.sync.team cimport StoreClass, Team
 
 cdef enum:
@@ -17,12 +17,12 @@ cdef struct Stream:
 # One message to or from another rank.
 cdef struct Transfer:
     int peer
-    Cursor cursor              # where the user's bytes are
+    Convertor convertor              # where the user's bytes are
     size_t nbytes              # outgoing: the message; incoming: known from its first cell on
     size_t room                # incoming: bytes that fit the user's memory
     size_t done
     bint begun, finished
-    uint64_t place             # where it lies in its sender's heap, or STAGED
+    uint64_t heap_offset       # where it lies in its sender's heap, or STAGED
     uint64_t address           # where in its sender's private memory it may be read, or 0
     uint64_t cell              # outgoing, read in place: the cell whose credit says that it was
     StoreClass *chosen         # the choice of stores for messages of this length; NULL: none
@@ -39,8 +39,8 @@ cdef struct Exchange:
     int sends, receives        # how many of each
     size_t direct_from         # messages of so many bytes are read in their sender's heap
     bint may_be_read           # what is sent, in private memory, through the kernel
-    Cursor *own                # this rank's message to itself, and its place; or NULL
-    Cursor *own_place
+    Convertor *own                # this rank's message to itself, and its place; or NULL
+    Convertor *own_place
     int unfinished
     Transfer *unplaced
     int truncated              # messages that were longer than the room for them

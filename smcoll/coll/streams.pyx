@@ -37,12 +37,14 @@ from smcoll.barrier cimport publish_length, same_kind_of_call
 from smcoll.base.atomics cimport (
     load_acquire, load_relaxed, monotonic_ns, store_relaxed, store_release,
 )
-from smcoll.coll.places cimport find, place_of, read_address, read_place, still_in_the_call
+from smcoll.coll.peer_buffers cimport (
+    find, own_offset, read_address, read_offset, still_in_the_call,
+)
 from smcoll.coll.stores cimport (
     UNKNOWN_STORES, add_store_sample, end_reading, next_stores, start_reading, store_class,
     tell_stores, told_stores,
 )
-from smcoll.datatype.cursor cimport copy_message, pack_next, unpack_next
+from smcoll.datatype.convertor cimport copy_message, pack_next, unpack_next
 from smcoll.kernels.kernels cimport STORES_ORDINARY
 from smcoll.memory.cross_memory cimport read_memory
 from smcoll.memory.heap cimport STAGED
@@ -67,45 +69,45 @@ cdef void init_streams(Team *team, Stream *streams, uint64_t start) noexcept nog
 
 
 cdef void begin_exchange(Exchange *exchange) noexcept nogil:
-    """Nothing has moved yet. The caller has filled in peers, cursors, lengths and rooms."""
+    """Nothing has moved yet. The caller has filled in peers, convertors, lengths and rooms."""
     cdef int i
     for i in range(exchange.sends):
         exchange.outgoing[i].done = 0
         exchange.outgoing[i].begun = exchange.outgoing[i].finished = False
-        exchange.outgoing[i].place = place_for(exchange, &exchange.outgoing[i])
+        exchange.outgoing[i].heap_offset = offset_for(exchange, &exchange.outgoing[i])
         exchange.outgoing[i].address = address_for(exchange, &exchange.outgoing[i])
         exchange.outgoing[i].chosen = NULL
-        if exchange.outgoing[i].cursor.runs == NULL:
+        if exchange.outgoing[i].convertor.runs == NULL:
             # (Run by run other stores are used.)
             exchange.outgoing[i].chosen = store_class(exchange.team, exchange.outgoing[i].nbytes)
     for i in range(exchange.receives):
         exchange.incoming[i].done = exchange.incoming[i].nbytes = 0
         exchange.incoming[i].begun = exchange.incoming[i].finished = False
-        exchange.incoming[i].place = STAGED
+        exchange.incoming[i].heap_offset = STAGED
         exchange.incoming[i].address = 0
         exchange.incoming[i].chosen = NULL
         if exchange.incoming[i].behind != NULL:
             # In place: what arrives overwrites it.
-            (<Transfer *> exchange.incoming[i].behind).place = STAGED
+            (<Transfer *> exchange.incoming[i].behind).heap_offset = STAGED
             (<Transfer *> exchange.incoming[i].behind).address = 0
     exchange.unfinished = exchange.sends + exchange.receives
     exchange.unplaced = NULL
     exchange.truncated = 0
 
 
-cdef uint64_t place_for(Exchange *exchange, Transfer *message) noexcept nogil:
+cdef uint64_t offset_for(Exchange *exchange, Transfer *message) noexcept nogil:
     """Short messages are staged wherever they lie: a copy is less than the wait for its reader."""
-    if (message.cursor.runs != NULL or message.nbytes < exchange.direct_from
+    if (message.convertor.runs != NULL or message.nbytes < exchange.direct_from
             or in_cell(exchange.team, message.nbytes)):
         return STAGED
-    return place_of(exchange.team, message.cursor.address, message.nbytes)
+    return own_offset(exchange.team, message.convertor.address, message.nbytes)
 
 
 cdef uint64_t address_for(Exchange *exchange, Transfer *message) noexcept nogil:
-    if (not exchange.may_be_read or message.place != STAGED or message.cursor.runs != NULL
+    if (not exchange.may_be_read or message.heap_offset != STAGED or message.convertor.runs != NULL
             or message.nbytes <= exchange.team.layout.stream_chunk):
         return 0
-    return <uint64_t> <void *> message.cursor.address
+    return <uint64_t> <void *> message.convertor.address
 
 
 cdef inline bint in_cell(const Team *team, size_t nbytes) noexcept nogil:
@@ -168,12 +170,12 @@ cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
             piece = message.nbytes
         else:
             # Where it lies; the receiver asks the first cell only.
-            memcpy(line.payload, &message.place, sizeof(uint64_t))
+            memcpy(line.payload, &message.heap_offset, sizeof(uint64_t))
             memcpy(line.payload + sizeof(uint64_t), &message.address, sizeof(uint64_t))
             place = stream_chunk(&team.layout, team.base, team.rank, message.peer,
                                  stream.sent + 1, message.nbytes)
             piece = piece_of(team, message.nbytes - message.done)
-        if message.place != STAGED or message.address != 0:
+        if message.heap_offset != STAGED or message.address != 0:
             stream.sent += 1
             message.cell = stream.sent
             message.begun = True
@@ -187,7 +189,7 @@ cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
             tell_stores(line, stores)
         if sampled:
             began = monotonic_ns()
-        pack_next(&message.cursor, place, piece, stores)
+        pack_next(&message.convertor, place, piece, stores)
         if sampled:
             add_store_sample(message.chosen, stores, monotonic_ns() - began, piece)
         stream.sent += 1
@@ -206,9 +208,9 @@ cdef inline void give_credit(Team *team, Stream *stream, int peer) noexcept nogi
 
 cdef int read_through_kernel(Team *team, Transfer *message, size_t wanted) noexcept nogil:
     """DONE, AGAIN where it can't be read, or FAILED_POISONED."""
-    if (team.processes == NULL or message.cursor.runs != NULL or message.behind != NULL
+    if (team.processes == NULL or message.convertor.runs != NULL or message.behind != NULL
             or not read_memory(&team.processes[message.peer], message.address,
-                               message.cursor.address, wanted)):
+                               message.convertor.address, wanted)):
         return AGAIN
     team.direct_bytes += wanted
     return still_in_the_call(team, message.peer)
@@ -235,11 +237,11 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
             message.begun = True
             # Read once: what is checked here is what is used below (protocol rule 10).
             message.nbytes = load_relaxed(&line.nbytes)
-            message.place = STAGED
-            if message.cursor.runs == NULL:
+            message.heap_offset = STAGED
+            if message.convertor.runs == NULL:
                 message.chosen = store_class(team, message.nbytes)
             if not in_cell(team, message.nbytes):
-                message.place = read_place(line)
+                message.heap_offset = read_offset(line)
                 message.address = read_address(line)
             if message.nbytes > message.room:
                 if not message.grows:
@@ -266,8 +268,8 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
         if in_cell(team, message.nbytes):
             place = line.payload
             piece = message.nbytes
-        elif message.place != STAGED:
-            status = find(team, message.peer, message.place, message.nbytes, &lies_at)
+        elif message.heap_offset != STAGED:
+            status = find(team, message.peer, message.heap_offset, message.nbytes, &lies_at)
             if status != DONE:
                 return status
             place = lies_at
@@ -284,14 +286,14 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
         if message.done < message.room:
             wanted = min(piece, message.room - message.done)
         kind = UNKNOWN_STORES
-        if message.place == STAGED and place != line.payload:
+        if message.heap_offset == STAGED and place != line.payload:
             kind = told_stores(line)
         began = start_reading(message.chosen, kind, wanted)
-        unpack_next(&message.cursor, place, wanted)
+        unpack_next(&message.convertor, place, wanted)
         end_reading(message.chosen, kind, began, wanted)
         message.done += piece
         stream.received += 1
-        if message.place != STAGED:
+        if message.heap_offset != STAGED:
             status = still_in_the_call(team, message.peer)
             if status != DONE:
                 return status
@@ -345,7 +347,7 @@ cdef bint something_moves(void *context) noexcept nogil:
         line = stream_line(&team.layout, team.base, message.peer, team.rank, stream.received + 1)
         if reached(&line.flag, stream.received + 1) and (
                 message.behind == NULL or message.behind.finished
-                or message.behind.done > message.done and message.place == STAGED):
+                or message.behind.done > message.done and message.heap_offset == STAGED):
             return True
         if awaited < 0:
             awaited = message.peer

@@ -17,14 +17,14 @@ from mpi4py import MPI
 
 from smcoll.base.signature cimport COLLECTIVE_BARRIER
 from smcoll.comm.state cimport (
-    State, engine_of, installed_config, is_predefined, keyvals, new_state, own_mpi,
+    State, engine_of, installed_config, is_predefined, keyvals, new_state, count_fallback,
     set_installed_config, settings_for, state_of,
 )
 from smcoll.engine.engine cimport Engine
 
 from smcoll.algorithms import ALGORITHMS, RADICES, STREAMED
 from smcoll.algos import COLLECTIVE_NUMBERS
-from smcoll.comm.creation import CartcommCreation, IntercommCreation, IntracommCreation
+from smcoll.comm.constructors import CartcommCreation, IntercommCreation, IntracommCreation
 from smcoll.comm.movement import Movement
 from smcoll.comm.objects import Objects
 from smcoll.comm.reductions import Reductions
@@ -91,9 +91,9 @@ def explain_spanning(engine, collective, nbytes):
     reasons = ["its ranks are on several nodes"]
     if engine.span.unheeded():
         reasons.append(engine.span.unheeded())
-    if engine.news.unwatched:
+    if engine.notices.unwatched:
         reasons.append("nobody watches whether other nodes vanish "
-                       f"({engine.news.unwatched})")
+                       f"({engine.notices.unwatched})")
     return Explanation(collective, nbytes, "shared memory and network", algorithm, parameters,
                        "; ".join(reasons))
 
@@ -109,7 +109,7 @@ class Collectives(Reductions, Movement, Objects):
         """Synchronise all ranks (all-read flags by default: every rank reads everybody's)."""
         cdef Engine engine = engine_of(self)
         if engine is None:
-            own_mpi(self, "barrier")
+            count_fallback(self, "barrier")
             return MPI.Comm.Barrier(self)
         engine.barrier_(engine.plans.choose(COLLECTIVE_BARRIER, 0))
 

@@ -23,8 +23,10 @@ from smcoll.buffers.blocks cimport (
 from smcoll.buffers.buffers cimport Message, Specification, parse, plain_array
 from smcoll.buffers.messages cimport Gathered, Messages
 from smcoll.coll.streams cimport Transfer
-from smcoll.comm.state cimport check_root, engine_of, own_mpi
-from smcoll.datatype.cursor cimport Cursor, Runs, copy_message, pack_next, start_cursor, unpack_next
+from smcoll.comm.state cimport check_root, engine_of, count_fallback
+from smcoll.datatype.convertor cimport (
+    Convertor, Runs, copy_message, pack_next, start_convertor, unpack_next,
+)
 from smcoll.datatype.datatypes cimport Typemap, typemap_of
 from smcoll.engine.engine cimport Engine, stream_signature
 from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI
@@ -53,7 +55,7 @@ class Movement:
         cdef Message message
         cdef Specification spec
         if engine is None:
-            own_mpi(self, "bcast")
+            count_fallback(self, "bcast")
             return MPI.Comm.Bcast(self, buf, root)
         if plain_array(buf, engine.rank != root, &message):
             check_root(engine, root)
@@ -127,9 +129,9 @@ cdef class _Layouts:
             return NULL
         return runs_of(self.typemaps[rank])
 
-    cdef void place(self, Cursor *cursor, int rank):
+    cdef void place(self, Convertor *convertor, int rank):
         cdef Block *block = &self.blocks.block[rank]
-        start_cursor(cursor, block.address, self.runs(rank), block.nbytes)
+        start_convertor(convertor, block.address, self.runs(rank), block.nbytes)
 
     cdef void send(self, Messages messages, int rank):
         """This rank's block for another one."""
@@ -150,7 +152,7 @@ cdef inline Typemap layout_of(Specification spec):
     return None if spec.contiguous else typemap_of(spec.datatype)
 
 
-cdef int copy_own(Cursor *source, Cursor *target):
+cdef int copy_own(Convertor *source, Convertor *target):
     """This rank's message to itself; 1 where it was truncated."""
     copy_message(source, target, min(source.nbytes, target.nbytes))
     return source.nbytes > target.nbytes
@@ -190,15 +192,15 @@ cdef int broadcast(Engine engine, Specification spec, int root) except -1:
         return engine.bcast_(message.address, message.nbytes, root,
                              engine.plans.choose(COLLECTIVE_BCAST, message.nbytes))
     # Packed bytes go the way that contiguous ones would.
-    cdef Cursor cursor
+    cdef Convertor convertor
     cdef bytearray packed = bytearray(max(message.nbytes, <size_t> 1))
-    start_cursor(&cursor, message.address, &typemap.runs, message.nbytes)
+    start_convertor(&convertor, message.address, &typemap.runs, message.nbytes)
     if engine.rank == root:
-        pack_next(&cursor, packed, message.nbytes)
+        pack_next(&convertor, packed, message.nbytes)
     cdef int path = engine.bcast_(packed, message.nbytes, root,
                                   engine.plans.choose(COLLECTIVE_BCAST, message.nbytes))
     if path == CARRIED_OUT and engine.rank != root:
-        unpack_next(&cursor, packed, message.nbytes)
+        unpack_next(&convertor, packed, message.nbytes)
     return path
 
 
@@ -210,7 +212,7 @@ cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str met
     cdef Typemap typemap = None
     cdef int rank, mine, size
     if engine is None:
-        own_mpi(comm, "gather")
+        count_fallback(comm, "gather")
         return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf, root)
     mine, size = engine.rank, engine.size
     sides = parse_sides(sendbuf, recvbuf, root, mine, size)
@@ -233,8 +235,8 @@ cdef gather(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str met
             layouts.receive(messages, rank)
     if not sides.send_in_place:
         messages.keeps_own = True
-        start_cursor(&messages.own, sides.send_message.message.address, runs_of(typemap),
-                     sides.send_message.message.nbytes)
+        start_convertor(&messages.own, sides.send_message.message.address, runs_of(typemap),
+                        sides.send_message.message.nbytes)
         layouts.place(&messages.own_place, mine)
     check_truncated(engine.exchange(COLLECTIVE_GATHER, root, messages, layouts.blocks.total))
 
@@ -247,7 +249,7 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str me
     cdef Typemap typemap = None
     cdef int rank, mine, size
     if engine is None:
-        own_mpi(comm, "scatter")
+        count_fallback(comm, "scatter")
         return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf, root)
     mine, size = engine.rank, engine.size
     sides = parse_sides(sendbuf, recvbuf, root, mine, size)
@@ -275,8 +277,8 @@ cdef scatter(comm, rooted_parser parse_sides, sendbuf, recvbuf, int root, str me
     if not sides.recv_in_place:
         messages.keeps_own = True
         layouts.place(&messages.own, mine)
-        start_cursor(&messages.own_place, sides.recv_message.message.address, runs_of(typemap),
-                     sides.recv_message.message.nbytes)
+        start_convertor(&messages.own_place, sides.recv_message.message.address, runs_of(typemap),
+                        sides.recv_message.message.nbytes)
     check_truncated(engine.exchange(COLLECTIVE_SCATTER, root, messages, layouts.blocks.total))
 
 
@@ -294,7 +296,7 @@ cdef scatter_in_two_stages(Engine engine, Sides sides, _Layouts layouts, Typemap
     cdef size_t nbytes = layouts.blocks.total if mine == root else 0
     cdef list packed = []
     cdef Messages second = Messages(view.ranks), stage
-    cdef Cursor place
+    cdef Convertor place
     if mine == root:
         send_to_leaders(view, layouts, messages, root, packed)
     else:
@@ -310,7 +312,7 @@ cdef scatter_in_two_stages(Engine engine, Sides sides, _Layouts layouts, Typemap
         truncated += keep_own(sides, layouts, typemap, mine)
     elif leader == mine:
         check_packed(engine, messages.grown[root], members_of(view, domain).count)
-        start_cursor(&place, sides.recv_message.message.address, runs_of(typemap), nbytes)
+        start_convertor(&place, sides.recv_message.message.address, runs_of(typemap), nbytes)
         pass_on(members_of(view, domain), mine, messages.grown[root], second, &place, &truncated)
     truncated += engine.exchange(COLLECTIVE_SCATTER, root, second, nbytes, SCATTER_TWO_STAGE, True)
     check_truncated(truncated)
@@ -318,12 +320,12 @@ cdef scatter_in_two_stages(Engine engine, Sides sides, _Layouts layouts, Typemap
 
 cdef int keep_own(Sides sides, _Layouts layouts, Typemap typemap, int root):
     """The root's own block of a Scatter; 1 where it was truncated."""
-    cdef Cursor own, place
+    cdef Convertor own, place
     if sides.recv_in_place:
         return 0
     layouts.place(&own, root)
-    start_cursor(&place, sides.recv_message.message.address, runs_of(typemap),
-                 sides.recv_message.message.nbytes)
+    start_convertor(&place, sides.recv_message.message.address, runs_of(typemap),
+                    sides.recv_message.message.nbytes)
     return copy_own(&own, &place)
 
 
@@ -362,16 +364,16 @@ cdef check_packed(Engine engine, bytes text, int blocks):
         raise Error("what came for this rank's domain is damaged")
 
 
-cdef pass_on(Holders members, int mine, bytes text, Messages messages, Cursor *place,
+cdef pass_on(Holders members, int mine, bytes text, Messages messages, Convertor *place,
              int *truncated):
     """A leader's messages to its domain; its own block goes to ``place``."""
     cdef const size_t *lengths = <const size_t *> <char *> text
     cdef char *block = <char *> text + 8 * members.count
-    cdef Cursor own
+    cdef Convertor own
     cdef int i
     for i in range(members.count):
         if members.rank[i] == mine:
-            start_cursor(&own, block, NULL, lengths[i])
+            start_convertor(&own, block, NULL, lengths[i])
             truncated[0] += copy_own(&own, place)
         else:
             messages.send(members.rank[i], block, lengths[i], NULL)
@@ -381,7 +383,7 @@ cdef pass_on(Holders members, int mine, bytes text, Messages messages, Cursor *p
 cdef bytes pack_blocks(_Layouts layouts, Holders members):
     """The lengths of these ranks' blocks, then the blocks."""
     cdef size_t nbytes = 8 * members.count
-    cdef Cursor cursor
+    cdef Convertor convertor
     cdef bytes text
     cdef char *at
     cdef int i
@@ -392,8 +394,8 @@ cdef bytes pack_blocks(_Layouts layouts, Holders members):
     for i in range(members.count):
         nbytes = layouts.blocks.block[members.rank[i]].nbytes
         (<size_t *> <char *> text)[i] = nbytes
-        layouts.place(&cursor, members.rank[i])
-        pack_next(&cursor, at, nbytes)
+        layouts.place(&convertor, members.rank[i])
+        pack_next(&convertor, at, nbytes)
         at += nbytes
     return text
 
@@ -406,7 +408,7 @@ cdef alltoall(comm, parser parse_sides, sendbuf, recvbuf, str method):
     cdef Transfer *message
     cdef int i, mine, size
     if engine is None:
-        own_mpi(comm, "alltoall")
+        count_fallback(comm, "alltoall")
         return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf)
     mine, size = engine.rank, engine.size
     sides = parse_sides(sendbuf, recvbuf, mine, size)
@@ -440,7 +442,7 @@ cdef allgather(comm, parser parse_sides, sendbuf, recvbuf, str method):
     cdef Gathered gathered
     cdef int rank, mine, size
     if engine is None:
-        own_mpi(comm, "allgather")
+        count_fallback(comm, "allgather")
         return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf)
     mine, size = engine.rank, engine.size
     sides = parse_sides(sendbuf, recvbuf, mine, size)
@@ -478,6 +480,6 @@ cdef list gather_counts(comm, Engine engine, int64_t mine):
     if engine.allgather_(&gathered.all, COLLECTIVE_ALLGATHER,
                          engine.plans.choose(COLLECTIVE_ALLGATHER, 8)) == USE_MPI:
         # Over several nodes only, as for objects.
-        own_mpi(comm, "allgather")
+        count_fallback(comm, "allgather")
         return MPI.Comm.allgather(comm, mine)
     return [all_numbers[rank] for rank in range(engine.size)]

@@ -27,7 +27,7 @@ from smcoll.base.signature cimport (
     COLLECTIVE_OBJECT_SCAN, COLLECTIVE_OBJECT_SCATTER,
 )
 from smcoll.buffers.messages cimport Gathered, Messages
-from smcoll.comm.state cimport check_root, engine_of, own_mpi
+from smcoll.comm.state cimport check_root, engine_of, count_fallback
 from smcoll.engine.engine cimport Engine, stream_signature
 from smcoll.engine.reservation cimport USE_MPI
 from smcoll.kernels.kernels cimport copy_bytes
@@ -239,7 +239,7 @@ cdef list allgather_objects(comm, Engine engine, value, int collective, method):
                              engine.plans.choose(COLLECTIVE_ALLGATHER, room)) == USE_MPI:
             # Over several nodes only: on one this stage needs no memory that could be refused.
             engine.call_is_over()
-            own_mpi(comm, method)
+            count_fallback(comm, method)
             return MPI.Comm.allgather(comm, value)
         for rank in range(size):
             longest = max(longest, packet_bytes(engine, packets + rank * room))
@@ -318,7 +318,7 @@ cdef object bcast_object(comm, Engine engine, value, int root):
         if engine.bcast_(packet, room, root, engine.plans.choose(COLLECTIVE_BCAST, room),
                          COLLECTIVE_OBJECT_BCAST) == USE_MPI:
             engine.call_is_over()
-            own_mpi(comm, "bcast")
+            count_fallback(comm, "bcast")
             return MPI.Comm.bcast(comm, value, root)
         if packet_bytes(engine, packet) <= room:
             return decode(packet, None)
@@ -405,7 +405,7 @@ cdef bint have_streams(comm, Engine engine, collective, int number, int root) ex
     """Agreed by all ranks; else the call goes to mpi4py's own."""
     if engine.have_streams(stream_signature(number, root)) == USE_MPI:
         engine.call_is_over()
-        own_mpi(comm, collective)
+        count_fallback(comm, collective)
         return False
     return True
 
@@ -423,7 +423,7 @@ class Objects:
         """Broadcast a Python object."""
         cdef Engine engine = engine_of(self)
         if engine is None:
-            own_mpi(self, "bcast")
+            count_fallback(self, "bcast")
             return MPI.Comm.bcast(self, obj, root)
         check_root(engine, root)
         return bcast_object(self, engine, obj, root)
@@ -432,7 +432,7 @@ class Objects:
         """Gather Python objects: a list at ``root``, None elsewhere."""
         cdef Engine engine = engine_of(self)
         if engine is None:
-            own_mpi(self, "gather")
+            count_fallback(self, "gather")
             return MPI.Comm.gather(self, sendobj, root)
         check_root(engine, root)
         packet = encode(sendobj)
@@ -445,7 +445,7 @@ class Objects:
         cdef Engine engine = engine_of(self)
         cdef list packets = None
         if engine is None:
-            own_mpi(self, "scatter")
+            count_fallback(self, "scatter")
             return MPI.Comm.scatter(self, sendobj, root)
         check_root(engine, root)
         if engine.rank == root:
@@ -459,7 +459,7 @@ class Objects:
         """Gather Python objects: a list, on all ranks."""
         cdef Engine engine = engine_of(self)
         if engine is None:
-            own_mpi(self, "allgather")
+            count_fallback(self, "allgather")
             return MPI.Comm.allgather(self, sendobj)
         return allgather_objects(self, engine, sendobj, COLLECTIVE_OBJECT_ALLGATHER, "allgather")
 
@@ -468,7 +468,7 @@ class Objects:
         cdef Engine engine = engine_of(self)
         cdef list packets
         if engine is None:
-            own_mpi(self, "alltoall")
+            count_fallback(self, "alltoall")
             return MPI.Comm.alltoall(self, sendobj)
         sendobj = as_list(sendobj, engine.size)
         packets = encode_each(sendobj)
@@ -480,7 +480,7 @@ class Objects:
         """Reduce Python objects to ``root`` in rank order; ``op``: an MPI.Op or a function."""
         cdef Engine engine = engine_of(self)
         if engine is None:
-            own_mpi(self, "reduce")
+            count_fallback(self, "reduce")
             return MPI.Comm.reduce(self, sendobj, op, root)
         check_root(engine, root)
         packet = encode(sendobj)
@@ -493,7 +493,7 @@ class Objects:
         """Reduce Python objects in rank order, on all ranks alike."""
         cdef Engine engine = engine_of(self)
         if engine is None:
-            own_mpi(self, "allreduce")
+            count_fallback(self, "allreduce")
             return MPI.Comm.allreduce(self, sendobj, op)
         return fold(allgather_objects(self, engine, sendobj, COLLECTIVE_OBJECT_ALLREDUCE,
                                       "allreduce"), op)
@@ -502,7 +502,7 @@ class Objects:
         """Inclusive prefix reduction of Python objects."""
         cdef Engine engine = engine_of(self)
         if engine is None:
-            own_mpi(self, "scan")
+            count_fallback(self, "scan")
             return MPI.Intracomm.scan(self, sendobj, op)
         return fold(allgather_objects(self, engine, sendobj, COLLECTIVE_OBJECT_SCAN,
                                       "scan")[:engine.rank + 1], op)
@@ -511,7 +511,7 @@ class Objects:
         """Exclusive prefix reduction of Python objects; None on rank 0."""
         cdef Engine engine = engine_of(self)
         if engine is None:
-            own_mpi(self, "exscan")
+            count_fallback(self, "exscan")
             return MPI.Intracomm.exscan(self, sendobj, op)
         return fold(allgather_objects(self, engine, sendobj, COLLECTIVE_OBJECT_EXSCAN,
                                       "exscan")[:engine.rank], op)

@@ -24,8 +24,8 @@ from smcoll.buffers.buffers cimport Message, Specification, parse, plain_array
 from smcoll.coll.pipeline cimport Call, Plan
 from smcoll.coll.reduce_scatter cimport Blocks
 from smcoll.comm.movement cimport gather_counts
-from smcoll.comm.state cimport check_root, engine_of, own_mpi
-from smcoll.datatype.cursor cimport Cursor, copy_message, start_cursor
+from smcoll.comm.state cimport check_root, engine_of, count_fallback
+from smcoll.datatype.convertor cimport Convertor, copy_message, start_convertor
 from smcoll.datatype.datatypes cimport Typemap, typemap_of
 from smcoll.datatype.operations cimport NO_OP, LocalReduction, code_of_op, mpi_takes
 from smcoll.engine.engine cimport Engine, signature_of
@@ -85,7 +85,7 @@ class Reductions:
         cdef Message send, recv
         cdef int op_code
         if engine is None:
-            own_mpi(self, "reduce")
+            count_fallback(self, "reduce")
             return MPI.Comm.Reduce(self, sendbuf, recvbuf, op, root)
         op_code = code_of_op(op)
         if 0 <= root < engine.size:
@@ -113,7 +113,7 @@ class Reductions:
         cdef Message send, recv
         cdef int op_code
         if engine is None:
-            own_mpi(self, "allreduce")
+            count_fallback(self, "allreduce")
             return MPI.Comm.Allreduce(self, sendbuf, recvbuf, op)
         op_code = code_of_op(op)
         if plain_pair(sendbuf, recvbuf, op_code, &send, &recv):
@@ -139,7 +139,7 @@ class Reductions:
         cdef Message plain_send, plain_recv
         cdef int op_code, size
         if engine is None:
-            own_mpi(self, "reduce_scatter")
+            count_fallback(self, "reduce_scatter")
             return MPI.Comm.Reduce_scatter_block(self, sendbuf, recvbuf, op)
         op_code = code_of_op(op)
         size = engine.size
@@ -170,7 +170,7 @@ class Reductions:
         cdef Message plain_send, plain_recv
         cdef int op_code, size
         if engine is None:
-            own_mpi(self, "reduce_scatter")
+            count_fallback(self, "reduce_scatter")
             return MPI.Comm.Reduce_scatter(self, sendbuf, recvbuf, recvcounts, op)
         op_code = code_of_op(op)
         size = engine.size
@@ -284,7 +284,7 @@ cdef scan(comm, int collective, sendbuf, recvbuf, op):
     cdef Message send, recv
     cdef int op_code
     if engine is None:
-        own_mpi(comm, _NAMES[collective])
+        count_fallback(comm, _NAMES[collective])
         method = _NAMES[collective].capitalize()
         return getattr(MPI.Intracomm, method)(comm, sendbuf, recvbuf, op)
     op_code = code_of_op(op)
@@ -358,10 +358,10 @@ cdef class _Staged:
             self.copy(send.message.address, <char *> self.send, count)
 
     cdef copy(self, char *source, char *target, size_t count):
-        cdef Cursor one, other
+        cdef Convertor one, other
         cdef size_t nbytes = count * self.typemap.runs.size
-        start_cursor(&one, source, &self.typemap.runs, nbytes)
-        start_cursor(&other, target, &self.typemap.runs, nbytes)
+        start_convertor(&one, source, &self.typemap.runs, nbytes)
+        start_convertor(&other, target, &self.typemap.runs, nbytes)
         copy_message(&one, &other, nbytes)
 
     cdef unpack(self, size_t count):

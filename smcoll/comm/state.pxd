@@ -33,7 +33,7 @@ cdef settings_for(comm)
 cdef bint is_predefined(comm) except -1
 cdef installed_config()
 cdef set_installed_config(config)
-cdef own_mpi(comm, collective)
+cdef count_fallback(comm, collective)
 cdef check_root(Engine engine, int root)
 
 

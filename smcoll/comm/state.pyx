@@ -10,12 +10,12 @@ from mpi4py import MPI
 
 from smcoll.engine.engine cimport Engine
 
-from smcoll.comm.establish import establish
+from smcoll.comm.setup import set_up
 from smcoll.comm.report import Report
 from smcoll.config import Config
 from smcoll.errors import Error, SegmentError, TopologyError
 from smcoll.mpi import uncaught
-from smcoll.mpi.ending import LEAVE, before_the_end, call_each
+from smcoll.mpi.finalize import LEAVE, before_the_end, call_each
 from smcoll.sync import waiting_report
 
 # The objects themselves: install() rebinds the names.
@@ -45,7 +45,7 @@ cdef class State:
                         "that a signal handler interrupted): one call at a time")
         self.in_set_up = True
         try:
-            self.engine, self.config, self.reason = establish(comm, self.config)
+            self.engine, self.config, self.reason = set_up(comm, self.config)
         except (SegmentError, TopologyError):
             raise                  # all ranks alike: the next call tries again
         except BaseException as error:
@@ -203,7 +203,7 @@ cdef State new_state(comm, config):
     return state
 
 
-cdef own_mpi(comm, collective):
+cdef count_fallback(comm, collective):
     # No engine: MPI's own blocking collective, counted for stats().
     cdef State state = state_of(comm)
     state.mpi_calls[collective] = state.mpi_calls.get(collective, 0) + 1

@@ -1,4 +1,4 @@
-from smcoll.datatype.cursor cimport Runs
+from smcoll.datatype.convertor cimport Runs
 
 
 cdef class Typemap:

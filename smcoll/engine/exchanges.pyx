@@ -8,7 +8,7 @@ from smcoll.base.atomics cimport monotonic_ns
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.routes cimport RouteChoice, add_call
 from smcoll.coll.streams cimport NEEDS_MEMORY, Exchange, Transfer, begin_exchange, complete_exchange
-from smcoll.datatype.cursor cimport start_cursor
+from smcoll.datatype.convertor cimport start_convertor
 from smcoll.engine.call cimport CallProtocol
 from smcoll.engine.peer_memory cimport PeerMemory
 from smcoll.engine.reservation cimport Reservation
@@ -74,7 +74,7 @@ cdef class Exchanges:
         exchange.direct_from = self.team.direct_from[collective]
         streaming = result >= self.team.streaming_from[collective]
         for i in range(messages.receives):
-            messages.incoming[i].cursor.streaming = streaming
+            messages.incoming[i].convertor.streaming = streaming
         messages.own_place.streaming = streaming
         begin_exchange(&exchange)
         while True:
@@ -90,7 +90,7 @@ cdef class Exchanges:
                 break
         if status != DONE:
             for i in range(messages.sends):
-                self.peers.keep(messages.outgoing[i].cursor.address)
+                self.peers.keep(messages.outgoing[i].convertor.address)
         truncated[0] = exchange.truncated
         return status
 
@@ -103,4 +103,4 @@ cdef class Exchanges:
         memory = PyBytes_FromStringAndSize(NULL, message.nbytes)
         grown[message.peer] = memory
         message.room = message.nbytes
-        start_cursor(&message.cursor, PyBytes_AS_STRING(memory), NULL, message.nbytes)
+        start_convertor(&message.convertor, PyBytes_AS_STRING(memory), NULL, message.nbytes)

@@ -152,7 +152,7 @@ cdef class FailureDetector:
         status.poison_since = since
         status.poison_rank = blamed
         store_release(&status.poison, reason)
-        # Before what the program may now do with arrays that others still read (`places`).
+        # Before what the program may now do with arrays that others still read (`peer_buffers`).
         fence_release()
 
     def disown(self):

@@ -19,14 +19,14 @@ cdef class Member:
     """The rank's team, its mapping, and whether it can still be used."""
 
     def __cinit__(self, Mapping mapping not None, config, int rank, int size, bint oversubscribed,
-                  int instruction_set, poke, budget, uint64_t start, places):
+                  int instruction_set, poke, budget, uint64_t start, locations):
         cdef int collective
         self.mapping = mapping
         self.config = config
         self.budget = budget
         self.instruction_set = instruction_set
         self.start = start
-        self.domains = Domains(places)
+        self.domains = Domains(locations)
         self.attendant = Attendant()
         self.attendant.poke = poke
         self.team.rank = rank

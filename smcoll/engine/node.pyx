@@ -38,18 +38,18 @@ cdef enum:
 
 
 cdef class NodeEngine(Engine):
-    """Created by ``comm.establish`` on every rank alike."""
+    """Created by ``comm.setup`` on every rank alike."""
 
     def __cinit__(self, Mapping mapping, config, int rank, int size, bint oversubscribed,
-                  int instruction_set, poke, budget, uint64_t start=1, places=None):
-        """``poke()``: a step of MPI's progress; ``places``: of the ranks on the hardware."""
+                  int instruction_set, poke, budget, uint64_t start=1, locations=None):
+        """``poke()``: a step of MPI's progress; ``locations``: of the ranks on the hardware."""
         self.rank = rank
         self.size = size
         self.config = config
         self.oversubscribed = oversubscribed
         self.instruction_set = instruction_set
         self.member = Member(mapping, config, rank, size, oversubscribed, instruction_set, poke,
-                             budget, start, places or [()] * size)
+                             budget, start, locations or [()] * size)
         self.team = &self.member.team
         self.domains = self.member.domains
         self.sources = self.member.sources

@@ -17,7 +17,7 @@ from smcoll.base.signature cimport (
 )
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.streams cimport Transfer
-from smcoll.datatype.cursor cimport pack_next, unpack_next
+from smcoll.datatype.convertor cimport pack_next, unpack_next
 from smcoll.internode.network cimport Network, Parcel
 from smcoll.internode.span cimport Span
 
@@ -32,13 +32,13 @@ cdef class Routes:
     """Who sends the bundle from one node to another, and who receives it: known to all alike."""
 
     cdef list members
-    cdef object place
+    cdef object placement
     cdef int root
     cdef bint gathers, scatters
 
     def __cinit__(self, Span span, int collective, int root):
         self.members = span.members
-        self.place = span.place
+        self.placement = span.placement
         self.root = root
         self.gathers = (collective == COLLECTIVE_GATHER or gathers_objects(collective))
         self.scatters = collective in (COLLECTIVE_SCATTER, COLLECTIVE_OBJECT_SCATTER)
@@ -48,9 +48,9 @@ cdef class Routes:
         if source == destination:
             return False
         if self.gathers:
-            return <int> self.place.node_of[self.root] == destination
+            return <int> self.placement.node_of[self.root] == destination
         if self.scatters:
-            return <int> self.place.node_of[self.root] == source
+            return <int> self.placement.node_of[self.root] == source
         return True
 
     cdef int sender(self, int source, int destination):
@@ -74,7 +74,7 @@ cdef class _Call:
     cdef Routes routes
     cdef Messages messages
     cdef list sent                 # parcels of this rank's messages and bundles
-    cdef dict places               # rank -> number of its message in `incoming`
+    cdef dict numbers               # rank -> number of its message in `incoming`
     cdef list expected             # (parcel, rank) of long messages that come straight
     cdef int truncated
 
@@ -99,7 +99,7 @@ cdef class _Call:
             items[node].append((<char *> &item)[:sizeof(Item)])
             # A copy, since in place what arrives is written over what is sent.
             memory = PyBytes_FromStringAndSize(NULL, message.nbytes)
-            pack_next(&message.cursor, PyBytes_AS_STRING(memory), message.nbytes)
+            pack_next(&message.convertor, PyBytes_AS_STRING(memory), message.nbytes)
             if item.direct:
                 self.sent.append(self.span.network.send_directly(
                     message.peer, PyBytes_AS_STRING(memory), message.nbytes, memory))
@@ -160,7 +160,7 @@ cdef class _Call:
                 local = self.span.local_of[messages.outgoing[i].peer]
                 sent_to[local] = inside.sends
                 message = inside.send(local, NULL, messages.outgoing[i].nbytes, NULL)
-                message.cursor = messages.outgoing[i].cursor
+                message.convertor = messages.outgoing[i].convertor
         for i in range(messages.receives):
             if self.is_local(messages.incoming[i].peer):
                 local = self.span.local_of[messages.incoming[i].peer]
@@ -168,7 +168,7 @@ cdef class _Call:
                     inside.receive_any_length(local)
                     continue
                 message = inside.receive(local, NULL, messages.incoming[i].room, NULL)
-                message.cursor = messages.incoming[i].cursor
+                message.convertor = messages.incoming[i].convertor
                 if messages.incoming[i].behind != NULL:
                     message.behind = &inside.outgoing[<int> sent_to[local]]
         self.truncated += self.span.exchange(inside)
@@ -217,16 +217,16 @@ cdef class _Call:
         cdef Item *item
         cdef Transfer *message
         cdef bytes memory
-        cdef char *place
+        cdef char *room
         while at < end:
             item = <Item *> at
             at += sizeof(Item)
-            message = &self.messages.incoming[<int> self.places[item.source]]
+            message = &self.messages.incoming[<int> self.numbers[item.source]]
             if item.direct:
                 memory = PyBytes_FromStringAndSize(NULL, item.nbytes)
-                place = PyBytes_AS_STRING(memory)
+                room = PyBytes_AS_STRING(memory)
                 self.expected.append((self.span.network.receive_directly(
-                    item.source, place, item.nbytes, memory), memory, item.source))
+                    item.source, room, item.nbytes, memory), memory, item.source))
                 continue
             if message.grows:
                 self.messages.grown[item.source] = at[:item.nbytes]
@@ -239,14 +239,14 @@ cdef class _Call:
         if nbytes > message.room:
             self.truncated += 1
             nbytes = message.room
-        unpack_next(&message.cursor, data, nbytes)
+        unpack_next(&message.convertor, data, nbytes)
 
     cdef int take_in_long_ones(self) except -1:
         cdef Transfer *message
         cdef bytes memory
         for parcel, memory, source in self.expected:
             self.span.network.complete([parcel])
-            message = &self.messages.incoming[<int> self.places[source]]
+            message = &self.messages.incoming[<int> self.numbers[source]]
             if message.grows:
                 self.messages.grown[source] = memory
             else:
@@ -279,9 +279,9 @@ cdef int exchange(Span span, int collective, int root, Messages messages) except
     call.messages = messages
     call.sent = []
     call.expected = []
-    call.places = {}
+    call.numbers = {}
     for i in range(messages.receives):
-        call.places[messages.incoming[i].peer] = i
+        call.numbers[messages.incoming[i].peer] = i
     bundles = call.bundles()
     arriving = [network.receive_any_length(call.routes.sender(node, span.mine))
                 for node in range(span.nodes) if call.routes.exists(node, span.mine)

@@ -7,7 +7,7 @@ from libc.string cimport memcpy
 from smcoll.buffers.messages cimport Gathered, Messages
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.streams cimport Transfer
-from smcoll.datatype.cursor cimport Cursor, pack_next, start_cursor, unpack_next
+from smcoll.datatype.convertor cimport Convertor, pack_next, start_convertor, unpack_next
 from smcoll.internode.network cimport Network, Parcel
 from smcoll.internode.span cimport Span
 from smcoll.sync.team cimport SLEEP_AFTER_YIELD
@@ -148,7 +148,7 @@ cdef int gather_at_leader(Span span, Gathering *blocks, char *table, const size_
     cdef uint64_t length = blocks.send_bytes
     if span.local != 0:
         message = messages.send(0, NULL, length, NULL)
-        message.cursor = blocks.send
+        message.convertor = blocks.send
         return span.exchange(messages)
     for i in range(1, span.locals):
         rank = span.members[span.mine][i]
@@ -192,18 +192,19 @@ cdef int allgather_paired(Span span, Gathering *blocks) except -1:
         own = packed
     for node in range(span.nodes):
         if node != span.mine:
-            sent.append(network.send(span.place.counterpart(span.rank, node), own, nbytes, packed))
+            sent.append(network.send(span.placement.counterpart(span.rank, node), own, nbytes,
+                                     packed))
     for round_ in range(rounds + 1):
         gather_round(span, blocks, round_, assigned, arriving, own, nbytes)
     network.complete(sent)
     return 0
 
 
-cdef bytes pack(Cursor *source, size_t nbytes):
-    """A message without the holes of its datatype; the cursor stands at its start again."""
+cdef bytes pack(Convertor *source, size_t nbytes):
+    """A message without the holes of its datatype; the convertor stands at its start again."""
     cdef bytes memory = bytes(nbytes)
     pack_next(source, <char *> memory, nbytes)
-    start_cursor(source, source.address, source.runs, source.nbytes)
+    start_convertor(source, source.address, source.runs, source.nbytes)
     return memory
 
 
@@ -223,7 +224,7 @@ cdef int gather_round(Span span, Gathering *blocks, int round_, list assigned, l
             gathered.room(local, NULL, 0, NULL)
             continue
         gathered.room(local, NULL, blocks.block[rank], NULL)
-        gathered.cursors[local] = blocks.recv[rank]
+        gathered.convertors[local] = blocks.recv[rank]
     gathered.contribute(NULL, 0, NULL)
     gathered.all.in_place = False
     if round_ == 0:

@@ -1,10 +1,10 @@
 from smcoll.engine.failure cimport AcrossNodes
 from smcoll.engine.node cimport NodeEngine
-from smcoll.internode.news cimport Call, News
+from smcoll.internode.notices cimport Call, Notices
 
 
 cdef enum:
-    OF_NEWS = 3                    # its tags, from a communicator's first one on
+    OF_NOTICES = 3                    # its tags, from a communicator's first one on
 
 # In front of every message between nodes: of which call it is (rule 9), and how long.
 cdef struct Header:
@@ -38,8 +38,8 @@ cdef class Network:
     cdef readonly int tag
     cdef NodeEngine node           # of this node's ranks: waits are stages of their calls
     cdef AcrossNodes across
-    cdef object place
-    cdef readonly News news
+    cdef object placement
+    cdef readonly Notices notices
     cdef list stagings
     cdef set in_flight
     cdef list waiting              # parcels of the wait that this rank is in

@@ -17,17 +17,18 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 from smcoll.engine.failure cimport AcrossNodes
 from smcoll.engine.node cimport NodeEngine
-from smcoll.internode.news cimport NEWS_TAGS, News
+from smcoll.internode.notices cimport NOTICE_TAGS, Notices
 from smcoll.kernels.kernels cimport copy_bytes
 
 
 cdef enum:
     HEADER = sizeof(Header)
     SHORT = 4096                   # bytes that travel with the header
-    # Tags of a communicator, from its first one on (OF_NEWS after these): headers have that, then
+    # Tags of a communicator, from its first one on (OF_NOTICES after these): headers have that,
+    # then
     LONG = 1                       # what is too long for its header's message
     DIRECT = 2                     # messages without header
-    TAGS = OF_NEWS + NEWS_TAGS
+    TAGS = OF_NOTICES + NOTICE_TAGS
     MOST_TOLD = 16                 # hidden communicators of a group that a set-up record can name
 
 # Until when (s) a rank that gave up waits for what it can't call back.
@@ -162,12 +163,13 @@ cdef class Parcel:
     cdef open(self):
         """The header is here: is it the message that we wait for, and where is the rest?"""
         cdef Network network = self.network
-        cdef News news = network.news
+        cdef Notices notices = network.notices
         cdef char *staging = self.staging
         cdef Header *header = <Header *> staging
-        if (header.call.number != news.call.number or header.call.signature != news.call.signature
-                or header.call.total != news.call.total):
-            raise news.disagreement(self.peer, &header.call)
+        if (header.call.number != notices.call.number
+                or header.call.signature != notices.call.signature
+                or header.call.total != notices.call.total):
+            raise notices.disagreement(self.peer, &header.call)
         self.nbytes = header.nbytes
         if self.grows:
             self.grown = PyBytes_FromStringAndSize(NULL, self.nbytes)
@@ -188,13 +190,14 @@ cdef class Parcel:
 cdef class Network:
     """The messages of one communicator that spans nodes, as one of its ranks sends them."""
 
-    def __cinit__(self, comm, int tag, NodeEngine node, AcrossNodes across, place, News news):
+    def __cinit__(self, comm, int tag, NodeEngine node, AcrossNodes across, placement,
+                  Notices notices):
         self.comm = comm
         self.tag = tag
         self.node = node
         self.across = across
-        self.place = place
-        self.news = news
+        self.placement = placement
+        self.notices = notices
         self.stagings = []
         self.in_flight = set()
 
@@ -213,7 +216,7 @@ cdef class Network:
         cdef char *staging = parcel.staging
         cdef Header *header = <Header *> staging
         cdef size_t together = HEADER
-        header.call = self.news.call
+        header.call = self.notices.call
         header.nbytes = nbytes
         if nbytes <= SHORT:
             copy_bytes(staging + HEADER, data, nbytes)
@@ -269,11 +272,11 @@ cdef class Network:
             try:
                 here = parcel.test()
             except MPI.Exception as error:
-                self.news.check_death(error, parcel.peer)
+                self.notices.check_death(error, parcel.peer)
                 raise
             if not here:
                 # Who is waited for: the others may have come meanwhile.
-                self.across.outside = self.place.members[self.place.node_of[parcel.peer]]
+                self.across.outside = self.placement.members[self.placement.node_of[parcel.peer]]
                 return False
             self.waiting.pop()
         return True
@@ -284,7 +287,7 @@ cdef class Network:
         self.completed += 1
         if self.completed % LOOK_FOR_NEWS_EVERY == 0:
             # A leader that never waits for long does not look otherwise: they would pile up.
-            self.news.take_in()
+            self.notices.take_in()
         if not self.all_here():
             self.across.patience = 1.25
             self.node.wait_outside_stage(nothing_awaited, <void *> self)

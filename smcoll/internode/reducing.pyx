@@ -13,7 +13,7 @@ from smcoll.kernels.kernels cimport OP_SUM, TYPE_INT8, Operation, copy_bytes
 cdef enum:
     # Sections of a long vector whose messages are posted ahead of the one in work.
     AHEAD = 4
-    # Places of the scratch memory; `between` has number 1.
+    # PeerBuffers of the scratch memory; `between` has number 1.
     PARTIAL = 0
     FROM_CHILDREN = 2
     PIECES = 3
@@ -107,7 +107,7 @@ cdef int reduce_to_root(Span span, const Reduction *reduction, int root) except 
 cdef int users_of_network(Span span):
     """Ranks of each node that exchange their slices of a long vector at the same time."""
     wanted = span.config.network_ranks or 4
-    return min(wanted, span.place.fewest)
+    return min(wanted, span.placement.fewest)
 
 
 cdef bint is_sliced(Span span, size_t nbytes) except -1:
@@ -358,7 +358,7 @@ cdef int reduce_scatter(Span span, const Reduction *reduction, const Blocks *blo
     try:
         # The vector with the blocks of a node's ranks side by side.
         packed = NULL
-        if not span.place.in_rank_order:
+        if not span.placement.in_rank_order:
             packed = span.scratch(PARTIAL, blocks.begin[span.size])
         for node in range(nodes):
             part[node] = at

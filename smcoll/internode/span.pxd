@@ -26,7 +26,7 @@ cdef class Span:
     cdef readonly NodeEngine node  # of this node's ranks
     cdef AcrossNodes across        # what they know of the call over all nodes
     cdef readonly Network network
-    cdef readonly object place, config
+    cdef readonly object placement, config
     cdef list members              # ranks of each node
     cdef list first_ranks          # of each node
     cdef list node_of, local_of    # of each rank

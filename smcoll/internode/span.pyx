@@ -35,25 +35,25 @@ ONE_NODE_ONLY = ("allreduce", "barrier", "scatter")
 cdef class Span:
     """One rank's view of a communicator over several nodes."""
 
-    def __cinit__(self, NodeEngine node, AcrossNodes across, Network network, place, config,
+    def __cinit__(self, NodeEngine node, AcrossNodes across, Network network, placement, config,
                   int rank):
         self.node = node
         self.across = across
         self.network = network
-        self.place = place
+        self.placement = placement
         self.config = config
-        self.members = place.members
-        self.first_ranks = [members[0] for members in place.members]
-        self.node_of = place.node_of
-        self.local_of = place.local_of
+        self.members = placement.members
+        self.first_ranks = [members[0] for members in placement.members]
+        self.node_of = placement.node_of
+        self.local_of = placement.local_of
         self.rank = rank
         self.size = len(self.node_of)
-        self.nodes = place.nodes
+        self.nodes = placement.nodes
         self.mine = self.node_of[rank]
         self.local = self.local_of[rank]
-        self.locals = len(place.members[self.mine])
+        self.locals = len(placement.members[self.mine])
         self.scratches = []
-        self.layout = layout(place.above)
+        self.layout = layout(placement.above)
         self.trees = {}
         self.fan_in = node.plans.plan(COLLECTIVE_REDUCE, override(
             decision_for(node.decisions, "reduce", 0), "reduce", algorithm="fan_in"))
@@ -71,7 +71,7 @@ cdef class Span:
         self.signature = signature
         self.total = total
         self.stage = 0
-        self.network.news.begin(call, counted, signature, total)
+        self.network.notices.begin(call, counted, signature, total)
 
     cdef char *scratch(self, int which, size_t nbytes) except NULL:
         """Memory number ``which``, kept for later calls, of at least ``nbytes`` bytes."""
@@ -115,7 +115,7 @@ cdef class Span:
         """
         key = root_node, chain, ordered
         if key not in self.trees:
-            above = [()] * self.nodes if ordered else self.place.above
+            above = [()] * self.nodes if ordered else self.placement.above
             self.trees[key] = neighbours(self.mine, root_node, chain, above)
         return self.trees[key]
 

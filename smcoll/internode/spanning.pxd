@@ -4,14 +4,14 @@ from smcoll.coll.pipeline cimport Call
 from smcoll.engine.engine cimport Engine
 from smcoll.engine.failure cimport AcrossNodes
 from smcoll.engine.node cimport NodeEngine
-from smcoll.internode.news cimport News
+from smcoll.internode.notices cimport Notices
 from smcoll.internode.span cimport Span
 
 
 cdef class SpanningEngine(Engine):
     cdef readonly Span span
     cdef readonly NodeEngine node  # of this node's ranks
-    cdef readonly News news
+    cdef readonly Notices notices
     cdef AcrossNodes across        # what they know of the call over all nodes
     cdef uint64_t call             # its number
     cdef bint memory_agreed

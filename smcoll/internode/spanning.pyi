@@ -12,7 +12,7 @@ from smcoll.sync.observation import RankView
 class SpanningEngine(Engine):
     closed: bool
     data_refused: bool
-    news: Any
+    notices: Any
     node: NodeEngine
     span: Any
     streams_refused: bool
@@ -30,7 +30,7 @@ class SpanningEngine(Engine):
     def uses_heaps(self) -> bool: ...
     @property
     def woken(self) -> int: ...
-    def __new__(cls, node: NodeEngine, hidden: Any, tag: int, place: Any, config: Config,
+    def __new__(cls, node: NodeEngine, hidden: Any, tag: int, placement: Any, config: Config,
                 rank: int, oversubscribed: bool, leaders: Any, unwatched: str) -> Self: ...
     def abandon(self) -> None: ...
     def close(self) -> None: ...

@@ -19,7 +19,7 @@ from smcoll.buffers.messages cimport Messages
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.pipeline cimport Call, Plan
 from smcoll.coll.reduce_scatter cimport Blocks
-from smcoll.datatype.cursor cimport copy_message
+from smcoll.datatype.convertor cimport copy_message
 from smcoll.datatype.operations cimport LocalReduction
 from smcoll.engine.engine cimport Engine, stream_signature
 from smcoll.engine.failure cimport AcrossNodes
@@ -29,8 +29,8 @@ from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI
 from smcoll.engine.statistics cimport Statistics, Tally, finished, started, went_on
 from smcoll.internode cimport bundles, moving, reducing
 from smcoll.internode.between cimport chosen_between
-from smcoll.internode.network cimport OF_NEWS, Network
-from smcoll.internode.news cimport News
+from smcoll.internode.network cimport OF_NOTICES, Network
+from smcoll.internode.notices cimport Notices
 from smcoll.internode.span cimport Reduction, Span
 from smcoll.kernels.kernels cimport OP_MIN, TYPE_INT64, Operation, element_size
 from smcoll.sync.domains cimport Domains
@@ -50,16 +50,16 @@ cdef enum:
 
 
 cdef class SpanningEngine(Engine):
-    """Made by ``smcoll.comm.establish`` on every rank alike."""
+    """Made by ``smcoll.comm.setup`` on every rank alike."""
 
-    def __cinit__(self, NodeEngine node, hidden, int tag, place, config, int rank,
+    def __cinit__(self, NodeEngine node, hidden, int tag, placement, config, int rank,
                   bint oversubscribed, leaders, unwatched):
         """``node``: of this node's ranks, of which nobody else makes use; ``hidden``: MPI's
         communicator for messages between nodes, and ``tag`` the first one there; ``leaders`` and
-        ``unwatched``: as for ``News``.
+        ``unwatched``: as for ``Notices``.
         """
         self.rank = rank
-        self.size = len(place.node_of)
+        self.size = len(placement.node_of)
         self.config = config
         self.oversubscribed = oversubscribed
         self.instruction_set = node.instruction_set
@@ -69,22 +69,22 @@ cdef class SpanningEngine(Engine):
         self.plans = Plans(self.size, node.team.layout.segment_size, node.team.layout.segments)
         self.statistics = Statistics()
         self.node = node
-        self.news = News(hidden, tag + OF_NEWS, place, leaders, unwatched)
+        self.notices = Notices(hidden, tag + OF_NOTICES, placement, leaders, unwatched)
         self.across = AcrossNodes(
-            list(place.members[place.node_of[rank]]),
-            {members[0]: place.role(members[0]) for members in place.members},
-            self.news.look_around, self.news.call_in_words)
+            list(placement.members[placement.node_of[rank]]),
+            {members[0]: placement.role(members[0]) for members in placement.members},
+            self.notices.look_around, self.notices.call_in_words)
         node.join_nodes(self.across)
-        network = Network(hidden, tag, node, self.across, place, self.news)
-        self.span = Span(node, self.across, network, place, config, rank)
+        network = Network(hidden, tag, node, self.across, placement, self.notices)
+        self.span = Span(node, self.across, network, placement, config, rank)
 
     # ------------------------------------------------------------------ what can be composed
 
     cdef bint composes(self, int collective, Call *call) except -1:
         """Whether there is a composition for this call; a function of what is agreed."""
         if collective in (COLLECTIVE_SCAN, COLLECTIVE_EXSCAN):
-            return self.span.place.in_rank_order
-        return not needs_order(collective, call) or self.span.place.in_rank_order
+            return self.span.placement.in_rank_order
+        return not needs_order(collective, call) or self.span.placement.in_rank_order
 
     cdef const Plan *ordered_plan(self, collective, size_t nbytes, bint commutes) except NULL:
         if collective == "allreduce" and not commutes:
@@ -95,7 +95,7 @@ cdef class SpanningEngine(Engine):
         return self.plans.choose_in_order(collective, nbytes, commutes)
 
     cdef bint holds(self, const Plan *plan, size_t element) noexcept:
-        return 2 * element * <size_t> <int> self.span.place.most <= SMALLEST_SECTION
+        return 2 * element * <size_t> <int> self.span.placement.most <= SMALLEST_SECTION
 
     cdef bint fits_lines(self, int collective, size_t nbytes) except -1:
         """Whether the flag lines are enough, where operands need no order; alike on all nodes."""
@@ -217,7 +217,7 @@ cdef class SpanningEngine(Engine):
             # By a signal handler or another thread, in this call; the node's segment is unmapped.
             if not MPI.Is_finalized():
                 self.span.network.call_back(self.span.scratches)
-                self.news.sound_alarm(
+                self.notices.announce_failure(
                     Error(f"rank {self.rank} freed the communicator in a call"),
                     self.rank, self.rank, self.across.call)
             self.close_parts()
@@ -232,8 +232,8 @@ cdef class SpanningEngine(Engine):
         self.failure = self.node.failures.failure or (Error, str(error))
         if not MPI.Is_finalized():
             self.span.network.call_back(self.span.scratches)
-            self.news.sound_alarm(error, self.rank, self.node.failures.blames(),
-                                  self.node.failures.failed_since())
+            self.notices.announce_failure(error, self.rank, self.node.failures.blames(),
+                                          self.node.failures.failed_since())
 
     cdef int carry_out(self, int collective, uint64_t signature, Call *call,
                        const Plan *plan, void *details) except -1:
@@ -374,7 +374,7 @@ cdef class SpanningEngine(Engine):
     @property
     def in_rank_order(self):
         """Whether the nodes hold the ranks in their order, as Scan needs it."""
-        return self.span.place.in_rank_order
+        return self.span.placement.in_rank_order
 
     def stats(self):
         rows = [row for row in self.statistics.rows() if row["path"] != "MPI"]
@@ -444,7 +444,7 @@ cdef class SpanningEngine(Engine):
                 self.node.failures.leave_uncompleted()
             self.node.abandon()
             self.failure = self.node.failures.failure
-            self.news.sound_alarm(
+            self.notices.announce_failure(
                 Error(f"rank {self.rank} abandoned the communicator"), self.rank,
                 self.rank, self.node.failures.failed_since())
 
@@ -454,7 +454,7 @@ cdef class SpanningEngine(Engine):
             return
         self.closed = self.unusable = True
         if not try_lock(&self.in_a_call):
-            self.news.leave_in_call(self.across.call)
+            self.notices.leave_in_call(self.across.call)
             self.node.close()      # the call that is on unmaps at its end
             return
         self.close_parts()
@@ -462,7 +462,7 @@ cdef class SpanningEngine(Engine):
     def close_parts(self):
         """Nothing of this communicator is used any more."""
         self.node.close()
-        self.news.close()
+        self.notices.close()
 
 
 cdef bint needs_order(int collective, Call *call) except -1:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from smcoll.internode.connections import Door
 from smcoll.internode.placement import Placement
-from smcoll.mpi import ending
+from smcoll.mpi import finalize
 
 GOODBYE, END = b"!", b"\n"
 MOST_LEFT = 1000                   # communicators that a goodbye tells of
@@ -127,18 +127,18 @@ def _close_in_child() -> None:
         watch._close()
 
 
-ending.before_the_end(ending.TAKE_LEAVE, say_goodbye)
+finalize.before_the_end(finalize.TAKE_LEAVE, say_goodbye)
 os.register_at_fork(after_in_child=_close_in_child)
 
 
-def watch_leaders(comm, gather: Callable[[object, dict], list[dict]], place: Placement,
+def watch_leaders(comm, gather: Callable[[object, dict], list[dict]], placement: Placement,
                   rank: int) -> tuple[Watch | None, str]:
     """A leader's watch, None on other ranks; or, on all ranks alike, None and why. Collective.
 
     ``gather(comm, record)`` gives every rank's record.
     """
-    node = place.node_of[rank]
-    leads = rank == place.members[node][0]
+    node = placement.node_of[rank]
+    leads = rank == placement.members[node][0]
     door, told, connections, watch = None, {}, {}, None
     problem: str | None = "given up"
     try:

@@ -12,7 +12,7 @@ import threading
 
 from mpi4py import MPI
 
-from smcoll.mpi import ending
+from smcoll.mpi import finalize
 
 _world_of_one = MPI.COMM_SELF    # kept: install() may rebind MPI.COMM_SELF
 # Taken anew by a signal handler that interrupts a step and ends MPI.
@@ -38,7 +38,7 @@ def start() -> None:
     if _finalize_keyval is None:
         _finalize_keyval = MPI.Comm.Create_keyval(delete_fn=_at_finalize)
         _world_of_one.Set_attr(_finalize_keyval, True)
-        ending.before_the_end(ending.STOP, stop)
+        finalize.before_the_end(finalize.STOP, stop)
 
 
 def stop() -> None:
@@ -55,7 +55,7 @@ def stop() -> None:
 
 
 def _at_finalize(comm, keyval, value) -> None:
-    ending.end()
+    finalize.end()
 
 
 def poke() -> None:

@@ -1,7 +1,7 @@
 # A part of the hardware that holds ranks: the whole team, a package, a NUMA node, an L3 cache.
 cdef struct Group:
     int parent                 # -1 for the whole team
-    int place                  # which of its parent's children it is
+    int position                  # which of its parent's children it is
     int begin, end             # its ranks are order[begin .. end)
     int first_child, children  # the groups directly inside; none: a domain, which has ranks
 

@@ -12,18 +12,18 @@ from libc.stdlib cimport calloc, free, malloc
 cdef class Domains:
     """The groups of a team's ranks.
 
-    ``places``: for each rank the names of the parts of the hardware that it is bound to, from the
-    largest down; ``()`` for an unbound rank. Ranks that are bound less deeply than others of their
-    group are a domain of their own there.
+    ``locations``: for each rank the names of the parts of the hardware that it is bound to, from
+    the largest down; ``()`` for an unbound rank. Ranks that are bound less deeply than others of
+    their group are a domain of their own there.
     """
 
-    def __cinit__(self, places):
+    def __cinit__(self, locations):
         cdef int i, rank, domain, size
-        places = [tuple(place) for place in places]
-        size = len(places)
+        locations = [tuple(names) for names in locations]
+        size = len(locations)
         if size == 0:
             raise ValueError("no ranks, no domains")
-        groups = _groups(places)
+        groups = _groups(locations)
         domains = [number for number, group in enumerate(groups) if not group["children"]]
         self.groups = <Group *> calloc(len(groups), sizeof(Group))
         self.storage = <int *> malloc(4 * size * sizeof(int))
@@ -35,7 +35,7 @@ cdef class Domains:
         cdef int *group_of_domain = self.storage + 3 * size
         for i, group in enumerate(groups):
             self.groups[i].parent = group["parent"]
-            self.groups[i].place = group["place"]
+            self.groups[i].position = group["position"]
             self.groups[i].begin = group["begin"]
             self.groups[i].end = group["begin"] + len(group["ranks"])
             self.groups[i].first_child = group["children"][0] if group["children"] else 0
@@ -108,16 +108,16 @@ cdef class Domains:
             free(found.child)
 
 
-def _groups(places):
+def _groups(locations):
     """The tree of groups, as dictionaries, each group's children side by side."""
-    groups = [{"parent": -1, "place": 0, "depth": 0, "begin": 0, "ranks": range(len(places))}]
+    groups = [{"parent": -1, "position": 0, "depth": 0, "begin": 0, "ranks": range(len(locations))}]
     for number, group in enumerate(groups):              # which grows
         group["children"] = []
         depth = group["depth"]
         while True:
             inside = {}
             for rank in group["ranks"]:
-                inside.setdefault(places[rank][depth:depth + 1], []).append(rank)
+                inside.setdefault(locations[rank][depth:depth + 1], []).append(rank)
             if len(inside) > 1 or () in inside:
                 break
             depth += 1
@@ -125,10 +125,10 @@ def _groups(places):
             group["ranks"] = inside[()]
             continue
         begin = group["begin"]
-        for place, ranks in enumerate(inside.values()):
+        for position, ranks in enumerate(inside.values()):
             group["children"].append(len(groups))
-            groups.append({"parent": number, "place": place, "depth": depth + 1, "begin": begin,
-                           "ranks": ranks})
+            groups.append({"parent": number, "position": position, "depth": depth + 1,
+                           "begin": begin, "ranks": ranks})
             begin += len(ranks)
     return groups
 
@@ -189,7 +189,7 @@ cdef void climb(const DomainView *view, int group, int root, int arity,
                 Neighbours *out) noexcept nogil:
     """The leader of ``group`` in the trees of the groups around it, as far as it leads."""
     cdef const Group *at = &view.group[group]
-    while at.parent >= 0 and join(view, at.parent, at.place, root, arity, out):
+    while at.parent >= 0 and join(view, at.parent, at.position, root, arity, out):
         at = &view.group[at.parent]
 
 

@@ -19,7 +19,7 @@ from smcoll.topology import binding, hardware, network, node, sysfs
 LEVELS = ("Package", "Die", "Group", "NUMANode", "L3Cache")
 
 
-def own_place(number: Callable[[], int]) -> tuple[str, ...]:
+def own_location(number: Callable[[], int]) -> tuple[str, ...]:
     """The parts of the machine that this process is bound to, from the largest down.
 
     ``number()``: its rank in MPI.COMM_WORLD, asked only for a made-up binding. ValueError, OSError
@@ -37,7 +37,7 @@ def own_place(number: Callable[[], int]) -> tuple[str, ...]:
 def own_switches(number: Callable[[], int]) -> tuple[str, ...]:
     """The switches above this process's host, from the top down; none where they are not known.
 
-    ``number()``: as in ``own_place``. ValueError, OSError when ``SMCOLL_NETWORK`` is malformed,
+    ``number()``: as in ``own_location``. ValueError, OSError when ``SMCOLL_NETWORK`` is malformed,
     can't be read or has no line for this host. A torus has no switches.
     """
     net = network.read()

@@ -2,7 +2,7 @@
 
 One JSON file for a machine, under the user's cache folder: what machine it is of, its parameters
 for the model, and for each number of ranks what was best and how well it was predicted. Knows
-nothing of MPI; who loads it tells the other ranks (``establish``).
+nothing of MPI; who loads it tells the other ranks (``comm.setup``).
 """
 
 from __future__ import annotations

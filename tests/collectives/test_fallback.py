@@ -193,10 +193,10 @@ def test_wrong_file_under_the_name(comm_world, monkeypatch):
     """The nonce proves that the right segment was mapped (here rank 1 expects another one)."""
     import numpy as np
 
-    from smcoll.comm import establish
+    from smcoll.comm import setup
 
     if comm_world.rank == 1:
-        real = establish.gather
+        real = setup.gather
 
         def gather(comm, record):
             records = real(comm, record)
@@ -204,7 +204,7 @@ def test_wrong_file_under_the_name(comm_world, monkeypatch):
                 records[0]["nonce"] = "00" * 16
             return records
 
-        monkeypatch.setattr(establish, "gather", gather)
+        monkeypatch.setattr(setup, "gather", gather)
     with smcoll.Comm(comm_world) as comm:
         total = np.zeros(3)
         comm.Allreduce(np.ones(3), total)
@@ -214,7 +214,7 @@ def test_wrong_file_under_the_name(comm_world, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(smcoll.SegmentError):
         if comm_world.rank == 1:
-            monkeypatch.setattr(establish, "gather", gather)
+            monkeypatch.setattr(setup, "gather", gather)
         smcoll.Comm(comm_world, smcoll.Config(strict=True)).Barrier()
 
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from smcoll import config
 from smcoll.algorithms import ALGORITHMS
 from smcoll.base import __version__
-from smcoll.bench import floor
+from smcoll.bench import lower_bound
 from smcoll.cli import guard, output, page, peers, selection
 from smcoll.cli.app import app
 from smcoll.launch import hosts, launch, mpi_settings
@@ -280,10 +280,10 @@ def test_compare_shows_each_opponent_beside_smcoll_s_time_of_the_same_job(compar
 
 
 def test_compare_shows_the_least_time_that_the_machine_allows(compared):
-    limits = floor.read(LIMITS)
+    limits = lower_bound.read(LIMITS)
     for row in compared[1]["rows"]:
-        assert row["limit_us"] == floor.floor(limits, row["collective"], row["bytes"], 2,
-                                              statistic="median")
+        assert row["limit_us"] == lower_bound.lower_bound(
+            limits, row["collective"], row["bytes"], 2, statistic="median")
     assert "limit" in compared[0].stdout
 
 

@@ -15,7 +15,7 @@ import own_dev_shm
 from mpi4py import MPI
 
 import smcoll
-from smcoll.comm import establish
+from smcoll.comm import setup
 from smcoll.memory.budget import budget
 from smcoll.mpi import agreement
 from smcoll.topology import node
@@ -233,7 +233,7 @@ def killed_at(step: int, rank: int) -> None:
         return real(comm, record)
 
     start_mpi()
-    establish.gather = agreement.gather = gather
+    setup.gather = agreement.gather = gather
     smcoll.Comm(world, smcoll.Config(memory="shm")).Barrier()
     print("NOT KILLED", flush=True)
 

@@ -14,7 +14,7 @@ from pretend import SETTINGS
 from programs import end_job, results
 
 import smcoll
-from smcoll.internode import connections, news, watch
+from smcoll.internode import connections, notices, watch
 from smcoll.memory import budget as memory
 
 
@@ -24,8 +24,8 @@ from smcoll.memory import budget as memory
 def test_ranks_of_different_nodes_that_disagree_find_out(spread, wrong):
     spread.Barrier()
     comm = smcoll.Comm(spread, smcoll.Config(timeout=30))
-    if comm.engine.news.unwatched:
-        pytest.skip(f"leaders do not watch each other: {comm.engine.news.unwatched}")
+    if comm.engine.notices.unwatched:
+        pytest.skip(f"leaders do not watch each other: {comm.engine.notices.unwatched}")
     comm.Barrier()
     last_node = os.environ["SMCOLL_NODE"] == "1"
     with pytest.raises(smcoll.Error) as raised:
@@ -46,7 +46,7 @@ def test_ranks_of_different_nodes_that_disagree_find_out(spread, wrong):
 @pytest.mark.mpi(4)
 @pytest.mark.parametrize("spread", ["blocks", "round robin"], indirect=True)
 def test_ranks_that_come_late_are_asked_and_nothing_happens(spread, monkeypatch):
-    monkeypatch.setattr(news, "ASK_AFTER", 0.05)
+    monkeypatch.setattr(notices, "ASK_AFTER", 0.05)
     comm = smcoll.Comm(spread)
     total = np.zeros(2000)
     for step in range(3):
@@ -58,7 +58,7 @@ def test_ranks_that_come_late_are_asked_and_nothing_happens(spread, monkeypatch)
             if comm.rank == root:
                 assert (total == comm.size).all()
             comm.Barrier()
-    mine = comm.engine.news
+    mine = comm.engine.notices
     assert any(spread.allgather(mine.asked > 0)) or mine.unwatched
     comm.Free()
 
@@ -66,10 +66,10 @@ def test_ranks_that_come_late_are_asked_and_nothing_happens(spread, monkeypatch)
 @pytest.mark.mpi(3)
 @pytest.mark.parametrize("spread", ["all alone"], indirect=True)
 def test_who_frees_a_communicator_tells_a_rank_that_asked_and_disagrees(spread, monkeypatch):
-    monkeypatch.setattr(news, "ASK_AFTER", 0.05)
+    monkeypatch.setattr(notices, "ASK_AFTER", 0.05)
     comm = smcoll.Comm(spread, smcoll.Config(timeout=30))
-    if comm.engine.news.unwatched:
-        pytest.skip(f"leaders do not watch each other: {comm.engine.news.unwatched}")
+    if comm.engine.notices.unwatched:
+        pytest.skip(f"leaders do not watch each other: {comm.engine.notices.unwatched}")
     comm.Barrier()
     if comm.rank == 0:
         with pytest.raises(smcoll.MismatchError):
@@ -294,7 +294,7 @@ LEAVE = """
     import smcoll
     comm = smcoll.Comm(world)
     comm.Allreduce(np.ones(1), np.ones(1))
-    assert not comm.engine.news.unwatched
+    assert not comm.engine.notices.unwatched
     if str(rank) in leavers:
         if how == "free":
             comm.Free()
@@ -342,15 +342,15 @@ ENDS = """
     comm = smcoll.Comm(world, smcoll.Config(timeout=20))
     gathered = np.zeros(4)
     comm.Gather(np.zeros(1), gathered)
-    assert (comm.engine.news.leaders is None) == (rank % 2 == 1)
+    assert (comm.engine.notices.leaders is None) == (rank % 2 == 1)
     if rank == 1:
         time.sleep(1.5)            # rank 0 waits for it, and looks
     comm.Gather(np.full(1, float(rank)), gathered)
     if rank == 0:
         assert (gathered == range(4)).all()
         # Nobody is left there but perhaps in MPI's own end.
-        assert comm.engine.news.leaders.look() == set()
-        print("gone, in good order:", sorted(comm.engine.news.leaders.connections))
+        assert comm.engine.notices.leaders.look() == set()
+        print("gone, in good order:", sorted(comm.engine.notices.leaders.connections))
     if how == "free":
         comm.Free()
     if how == "finalize":
@@ -376,7 +376,7 @@ def test_leaders_that_can_not_be_connected_are_said_to(comm_world, monkeypatch):
         comm = smcoll.Comm(group)
         total = np.zeros(1)
         comm.Allreduce(np.ones(1), total)
-        assert total[0] == 3 and comm.engine.news.leaders is None
+        assert total[0] == 3 and comm.engine.notices.leaders is None
         assert re.search(r"vanish \(rank \d: no connection to (\d) of \1",
                          comm.explain("bcast", 8).reason)
         # A group that holds such a rank does not try again.

@@ -373,7 +373,7 @@ def test_one_node_without_its_segment_sends_all_ranks_to_mpi(comm_world, monkeyp
         def refuse(mapping, nonce, kind):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("smcoll.comm.establish.Mapping", type(
+        monkeypatch.setattr("smcoll.comm.setup.Mapping", type(
             "Mapping", (smcoll.segment.Mapping,), {"create": refuse}))
     comm = smcoll.Comm(comm_world)
     total = np.zeros(1)

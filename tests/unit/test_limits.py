@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from smcoll.bench.floor import floor, read
+from smcoll.bench.lower_bound import lower_bound, read
 from smcoll.kernels import kernels
 from smcoll.launch import launch
 from smcoll.topology import node
@@ -115,9 +115,9 @@ def test_a_handover_takes_half_of_there_and_back_and_the_payload_is_what_comes_o
 def test_a_real_measurement_has_a_floor_for_as_many_ranks_as_cores(measured):
     found = measured[1]["limits"]
     for collective in ("barrier", "bcast", "reduce", "allreduce"):
-        assert floor(found, collective, 4096, CORES + 1) is None
+        assert lower_bound(found, collective, 4096, CORES + 1) is None
         if CORES > 1:
-            assert floor(found, collective, 4096, CORES) > 0
+            assert lower_bound(found, collective, 4096, CORES) > 0
 
 
 @pytest.mark.parametrize("cpus", ["1000000", f"{CPUS[0]},{CPUS[0]}", "first"])
@@ -157,7 +157,7 @@ def known():
 @pytest.mark.parametrize("statistic", ["low", "median"])
 @pytest.mark.parametrize("collective", ["bcast", "reduce", "allreduce"])
 def test_the_floor_grows_with_the_bytes(known, collective, statistic):
-    floors = [floor(known, collective, nbytes, 2, statistic=statistic)
+    floors = [lower_bound(known, collective, nbytes, 2, statistic=statistic)
               for nbytes in (0, 8, 100, 4096, 8192, 16384, 30000, 65536, 1 << 20, 1 << 24)]
     assert floors == sorted(floors)
     assert floors[0] > 0
@@ -165,31 +165,31 @@ def test_the_floor_grows_with_the_bytes(known, collective, statistic):
 
 
 def test_the_floor_is_what_its_docstring_says(known):
-    assert floor(known, "barrier", 0, 2) == 0.15
-    assert floor(known, "barrier", 0, 2, statistic="median") == 0.25
-    assert floor(known, "bcast", 0, 2) == pytest.approx(0.1)
-    assert floor(known, "allreduce", 0, 2) == pytest.approx(0.15)
+    assert lower_bound(known, "barrier", 0, 2) == 0.15
+    assert lower_bound(known, "barrier", 0, 2, statistic="median") == 0.25
+    assert lower_bound(known, "bcast", 0, 2) == pytest.approx(0.1)
+    assert lower_bound(known, "allreduce", 0, 2) == pytest.approx(0.15)
     # Copy alone 8 us; one reader's transfer at 6.4 us for 64 KiB.
-    assert floor(known, "bcast", 65536, 2) == pytest.approx(8.0)
+    assert lower_bound(known, "bcast", 65536, 2) == pytest.approx(8.0)
     # Half of the reductions on each of two busy cores: 32 us / 2; filling the buffer: 8 us.
-    assert floor(known, "reduce", 65536, 2) == pytest.approx(16.0)
+    assert lower_bound(known, "reduce", 65536, 2) == pytest.approx(16.0)
     # Reducing half and copying half: (32 + 16) / 2.
-    assert floor(known, "allreduce", 65536, 2) == pytest.approx(24.0)
+    assert lower_bound(known, "allreduce", 65536, 2) == pytest.approx(24.0)
     # Twice 512 KiB in less cache is not slower than 1 MiB: here linear interpolation decides.
     at_half = 8 + (200 - 8) * (524288 - 65536) / (1048576 - 65536)
-    assert floor(known, "bcast", 1 << 20, 2) == pytest.approx(2 * at_half)
+    assert lower_bound(known, "bcast", 1 << 20, 2) == pytest.approx(2 * at_half)
 
 
 def test_transfer_bounds_a_bcast_whose_copies_are_fast(known):
     for slow in known["one_to_all"]:
         slow["us"]["low"] *= 10
-    assert floor(known, "bcast", 65536, 2) == pytest.approx(64.0)
+    assert lower_bound(known, "bcast", 65536, 2) == pytest.approx(64.0)
 
 
 def test_nothing_is_known_of_more_ranks_than_cores_and_unknown_collectives(known):
-    assert floor(known, "barrier", 0, 3) is None
-    assert floor(known, "barrier", 0, 1) is None
-    assert floor(known, "no such collective", 8, 2) is None
+    assert lower_bound(known, "barrier", 0, 3) is None
+    assert lower_bound(known, "barrier", 0, 1) is None
+    assert lower_bound(known, "no such collective", 8, 2) is None
 
 
 @pytest.mark.parametrize("collective, copies, reductions, lines", [
@@ -199,15 +199,17 @@ def test_nothing_is_known_of_more_ranks_than_cores_and_unknown_collectives(known
 def test_blocks_count_once_for_each_rank_that_copies_or_reduces_them(known, collective, copies,
                                                                      reductions, lines):
     # In units of 64 KiB at 8 us on one busy core: two busy ones take twice as long each.
-    assert floor(known, collective, 65536, 2) == pytest.approx(8.0 * copies + 16.0 * reductions)
-    assert floor(known, collective, 0, 2) == (0.1 if lines == "one way" else 0.15)
+    assert lower_bound(known, collective, 65536, 2) == pytest.approx(
+        8.0 * copies + 16.0 * reductions)
+    assert lower_bound(known, collective, 0, 2) == (0.1 if lines == "one way" else 0.15)
 
 
 def test_the_v_forms_have_the_floors_of_the_plain_ones(known):
     for name in ("gather", "scatter", "allgather", "alltoall"):
-        assert floor(known, f"{name}v", 65536, 2) == floor(known, name, 65536, 2)
-    assert floor(known, "alltoallw", 4096, 2) == floor(known, "alltoall", 4096, 2)
-    assert floor(known, "reduce_scatter_block", 64, 2) == floor(known, "reduce_scatter", 64, 2)
+        assert lower_bound(known, f"{name}v", 65536, 2) == lower_bound(known, name, 65536, 2)
+    assert lower_bound(known, "alltoallw", 4096, 2) == lower_bound(known, "alltoall", 4096, 2)
+    assert (lower_bound(known, "reduce_scatter_block", 64, 2)
+            == lower_bound(known, "reduce_scatter", 64, 2))
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"limits": {"copy": [1]}}'])
@@ -225,6 +227,6 @@ def test_published_limits_have_floors(machine):
     # The first one was measured before there were copy kernels.
     assert set(written) - passed_on == SECTIONS - passed_on
     assert passed_on <= set(written) or not machine
-    low, median = (floor(written, "allreduce", 1 << 20, 2, statistic=statistic)
+    low, median = (lower_bound(written, "allreduce", 1 << 20, 2, statistic=statistic)
                    for statistic in ("low", "median"))
     assert 0 < low <= median

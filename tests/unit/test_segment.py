@@ -442,7 +442,7 @@ def test_killed_in_a_collective_leaves_nothing(tmp_path):
 KILLED_DURING_SET_UP = """
     import numpy as np, os, smcoll, sys, time
     from mpi4py import MPI
-    from smcoll.comm import establish
+    from smcoll.comm import setup
     comm = smcoll.Comm(MPI.COMM_WORLD)
 
     def never(comm, step):
@@ -450,7 +450,7 @@ KILLED_DURING_SET_UP = """
             file.write(str(os.getpid()))
         time.sleep(1000)
 
-    establish.attempt = never      # the file has a name, nobody else has mapped it
+    setup.attempt = never      # the file has a name, nobody else has mapped it
     comm.Barrier()
 """
 

@@ -159,7 +159,7 @@ MUTANTS = (
            (Edit(STREAMS, "if message.behind != NULL and message.behind.done <",
                  "if False and message.behind.done <"),), AHEAD),
     Mutant("direct_no_closing_exchange", "NO_CLOSING_EXCHANGE",
-           (Edit("smcoll/coll/places.pyx",
+           (Edit("smcoll/coll/peer_buffers.pyx",
                  "return barrier_all_read(team) if status == DONE else status",
                  "return status"),), RETURNS),
     Mutant("direct_closes_before_reading", "CLOSES_BEFORE_READING",
@@ -180,10 +180,12 @@ MUTANTS = (
                  "    return message.address == 1 and message.cell == "),),
            "tests/collectives/test_kernel_copy.py -k holes"),
     Mutant("kernel_no_look_at_poison", "NO_LOOK_AT_POISON",
-           (Edit("smcoll/coll/places.pyx", "rank).poison) == 0:\n", "rank).poison) >= 0:\n"),),
+           (Edit("smcoll/coll/peer_buffers.pyx",
+                 "rank).poison) == 0:\n", "rank).poison) >= 0:\n"),),
            "tests/collectives/test_kernel_copy.py -k gave_up"),
     Mutant("direct_no_look_at_poison", "NO_LOOK_AT_POISON",
-           (Edit("smcoll/coll/places.pyx", "rank).poison) == 0:\n", "rank).poison) >= 0:\n"),),
+           (Edit("smcoll/coll/peer_buffers.pyx",
+                 "rank).poison) == 0:\n", "rank).poison) >= 0:\n"),),
            RETURNS),
 )
 

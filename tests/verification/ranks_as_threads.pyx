@@ -20,7 +20,7 @@ from smcoll.coll.pipeline cimport Call, Plan
 from smcoll.coll.allgather cimport Gathering
 from smcoll.base.atomics cimport cpu_pause
 from smcoll.barrier cimport begin_call
-from smcoll.datatype.cursor cimport Cursor, start_cursor
+from smcoll.datatype.convertor cimport Convertor, start_convertor
 from smcoll.engine.engine cimport signature_of, stream_signature
 from smcoll.engine.node cimport NodeEngine
 from smcoll.kernels.kernels cimport OP_SUM, TYPE_INT64, Operation, reduction_kernel_for
@@ -102,7 +102,7 @@ cdef class _Rank:
     cdef int64_t *recv
     cdef size_t *begin
     cdef size_t *block
-    cdef Cursor *cursors
+    cdef Convertor *convertors
     cdef Transfer *outgoing
     cdef Transfer *incoming
     cdef const TreeView *trees[RADICES]
@@ -135,7 +135,7 @@ cdef class _Rank:
         self.recv = <int64_t *> calloc(LONGEST * size, 8)
         self.begin = <size_t *> calloc(size + 1, sizeof(size_t))
         self.block = <size_t *> calloc(size, sizeof(size_t))
-        self.cursors = <Cursor *> calloc(size, sizeof(Cursor))
+        self.convertors = <Convertor *> calloc(size, sizeof(Convertor))
         self.outgoing = <Transfer *> calloc(size, sizeof(Transfer))
         self.incoming = <Transfer *> calloc(size, sizeof(Transfer))
         self.shared = seed
@@ -146,7 +146,7 @@ cdef class _Rank:
         free(self.recv)
         free(self.begin)
         free(self.block)
-        free(self.cursors)
+        free(self.convertors)
         free(self.outgoing)
         free(self.incoming)
 
@@ -287,17 +287,17 @@ cdef class _Rank:
         memset(&blocks, 0, sizeof(blocks))
         for rank in range(team.size):
             self.block[rank] = elements * (rank + 1) // team.size * 8
-            start_cursor(&self.cursors[rank], <char *> (self.recv + rank * LONGEST), NULL,
+            start_convertor(&self.convertors[rank], <char *> (self.recv + rank * LONGEST), NULL,
                          self.block[rank])
             for i in range(elements):
                 self.recv[rank * LONGEST + i] = -1
         for i in range(elements):
             self.send[i] = element(team.call + 1, team.rank, i)
         blocks.send_bytes = self.block[team.rank]
-        start_cursor(&blocks.send, <char *> self.send, NULL, blocks.send_bytes)
+        start_convertor(&blocks.send, <char *> self.send, NULL, blocks.send_bytes)
         blocks.block = self.block
         blocks.longest = elements * 8
-        blocks.recv = self.cursors
+        blocks.recv = self.convertors
         call.nbytes = blocks.longest
         call.element_size = 1
         begin_call(team, signature_of(COLLECTIVE_ALLGATHER, NO_OPERATION, NO_TYPE, plan, 0),
@@ -317,7 +317,7 @@ cdef class _Rank:
         message.peer = peer
         message.nbytes = 0 if arrives else elements * 8
         message.room = elements * 8
-        start_cursor(&message.cursor, <char *> memory, NULL, elements * 8)
+        start_convertor(&message.convertor, <char *> memory, NULL, elements * 8)
 
     # How many of `elements` the sender of a message really sends.
     cdef inline size_t length(self, size_t elements, int source, int target) noexcept nogil:

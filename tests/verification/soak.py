@@ -90,8 +90,8 @@ def soak(options) -> int:
     sys.path.insert(0, str(SUPPORT))
     from sequences import EveryCollective
 
-    from smcoll.comm import establish
-    from smcoll.engine import engine
+    from smcoll.comm import setup
+    from smcoll.engine import node
 
     world = MPI.COMM_WORLD
     end = time.monotonic() + options.minutes * 60
@@ -104,7 +104,7 @@ def soak(options) -> int:
                 if world.rank == 0:
                     print(f"seed {seed}, {options.calls} calls, from {start} ...", flush=True)
                 faulthandler.dump_traceback_later(options.hang, exit=True)
-                establish.Engine = functools.partial(engine.Engine, start=start)
+                setup.NodeEngine = functools.partial(node.NodeEngine, start=start)
                 program = EveryCollective(world, seed, communicators=options.communicators)
                 program.run(options.calls)
                 program.free()

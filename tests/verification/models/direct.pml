@@ -1,12 +1,13 @@
-/* Arrays in shared heaps, read and written where they lie: smcoll/coll/direct.pyx (allreduce_shared_heap
- * with nobody staging, reduce_own_slice, hand_out; bcast_shared_heap), places.pyx (publish_places,
- * find, still_in_the_call, end_in_agreement), engine.pyx (poison).
+/* Arrays in shared heaps, read and written where they lie: smcoll/coll/direct.pyx
+(allreduce_shared_heap
+ * with nobody staging, reduce_own_slice, hand_out; bcast_shared_heap), peer_buffers.pyx
+ * (publish_buffers, find, still_in_the_call, end_in_agreement), engine.pyx (poison).
  *
- * CALLS calls, each an Allreduce (REDUCTION), or a Bcast from any root (HANDOVER; to one reader it is
- * also what a message in its sender's heap is, with a credit for READ). Before each call a rank's
- * program writes its operand into one of two arrays, as it likes. In place the result comes there,
- * else (with SEPARATE) into the other array. A slice is one word; so is all that a line publishes
- * before its flag: the call's number and the place.
+ * CALLS calls, each an Allreduce (REDUCTION), or a Bcast from any root (HANDOVER; to one reader it
+ * is also what a message in its sender's heap is, with a credit for READ). Before each call a
+ * rank's program writes its operand into one of two arrays, as it likes. In place the result comes
+ * there, else (with SEPARATE) into the other array. A slice is one word; so is all that a line
+ * publishes before its flag: the call's number and the place.
  *
  * A rank may give up at any wait: it poisons its word, and then its program writes CHANGED into its
  * arrays and never calls again. Another that waits may find that out, and gives up too.
@@ -72,7 +73,8 @@
 #define RESULT_PLACE(place) (place)
 #endif
 
-/* wait_line: goes on when the flag is there; or gives up, by itself (a signal, a timeout) or because
+/* wait_line: goes on when the flag is there; or gives up, by itself (a signal, a timeout) or
+because
  * it finds another rank's poison. Only once it has arrived (`own`) does a rank count its waits. */
 inline wait_for(rank, flag, value) {
     if
@@ -127,7 +129,7 @@ inline write_operand() {
     od
 }
 
-/* publish_places, then everybody's: exchange_places. */
+/* publish_buffers, then everybody's: exchange_places. */
 inline exchange_places() {
     next_exchange();
     publish(EXCHANGE_DATA(PARITY), PUBLISHED(place), EXCHANGE_FLAG(PARITY), exchanges);

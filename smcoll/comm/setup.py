@@ -51,10 +51,10 @@ def _facts() -> dict:
     }
 
 
-def _own_place(rank: int) -> dict:
+def _own_location(rank: int) -> dict:
     """Where this process is bound, and what is wrong with a made-up description of that."""
     try:
-        return {"place": domains.own_place(MPI.Intracomm(MPI.COMM_WORLD).Get_rank)}
+        return {"location": domains.own_location(MPI.Intracomm(MPI.COMM_WORLD).Get_rank)}
     except (ValueError, FileNotFoundError) as error:
         return {"misplaced": f"rank {rank}: {error}"[:1000]}
 
@@ -67,7 +67,7 @@ def _own_switches(rank: int) -> dict:
         return {"off_network": f"rank {rank}: {error}"[:1000]}
 
 
-def establish(comm: MPI.Intracomm,
+def set_up(comm: MPI.Intracomm,
               config: Config) -> tuple[NodeEngine | SpanningEngine | None, Config, str]:
     """The engine of ``comm``, collectively, with rank 0's settings; or None and why not.
 
@@ -80,7 +80,7 @@ def establish(comm: MPI.Intracomm,
         return None, config, "one rank"
     this_thread.config = config
     mine = {
-        "place": (),
+        "location": (),
         "switches": (),
         "off_network": None,
         "misplaced": None,
@@ -88,7 +88,7 @@ def establish(comm: MPI.Intracomm,
         "nonce": os.urandom(NONCE_BYTES).hex(),
     }
     mine["problem"] = problem_of(rank, lambda: mine.update(
-        _facts() | _own_place(rank) | _own_switches(rank)))
+        _facts() | _own_location(rank) | _own_switches(rank)))
     facts = gather(comm, mine)
     config = Config(**facts[0]["config"])
     _check_all(facts, "misplaced")
@@ -98,12 +98,12 @@ def establish(comm: MPI.Intracomm,
     if problem is not None:
         return _refused(comm, config, problem)
     instructions = min(fact["instructions"] for fact in facts)
-    place = Placement([fact["node"] for fact in facts], [fact["switches"] for fact in facts])
-    if place.nodes == 1:
+    placement = Placement([fact["node"] for fact in facts], [fact["switches"] for fact in facts])
+    if placement.nodes == 1:
         engine, problem = _node_engine(comm, config, facts, instructions)
     elif config.across_nodes:
         _check_all(facts, "off_network")
-        engine, problem = _spanning_engine(comm, config, facts, instructions, place)
+        engine, problem = _spanning_engine(comm, config, facts, instructions, placement)
     else:
         return None, config, "its ranks are on several nodes"
     if engine is None:
@@ -114,9 +114,10 @@ def establish(comm: MPI.Intracomm,
         except BaseException:
             engine.close()
             raise
-    if place.nodes == 1:
+    if placement.nodes == 1:
         return engine, config, "shared memory"
-    return engine, config, f"shared memory on each of {place.nodes} nodes, messages between them"
+    return engine, config, (f"shared memory on each of {placement.nodes} nodes, messages between "
+                            "them")
 
 
 def _check_all(facts: list[dict], problem: str) -> None:
@@ -162,7 +163,8 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
         def make_engine() -> None:
             nonlocal engine
             engine = NodeEngine(mapping, config, rank, size, oversubscribed, instructions,
-                                progress.poke, budget, places=[fact["place"] for fact in facts])
+                                progress.poke, budget,
+                                locations=[fact["location"] for fact in facts])
             if heaps is not None:
                 engine.use_heaps(heaps, select.direct_sizes(config, size, core_cache))
             if reads:
@@ -189,17 +191,17 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
 
 
 def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instructions: int,
-                     place: Placement) -> tuple[SpanningEngine | None, str]:
+                     placement: Placement) -> tuple[SpanningEngine | None, str]:
     """The engine of ranks on several nodes; if one node can't have its segment, none has."""
     rank, size = comm.Get_rank(), comm.Get_size()
-    mine = place.node_of[rank]
+    mine = placement.node_of[rank]
     try:
         hidden, tag = hidden_communicator(comm, gather, facts[0]["nonce"])
         neighbours = MPI.Intracomm.Split(comm, mine, rank)
     except MPI.Exception as error:
         # On all ranks alike: MPI has no context id left.
         return None, f"MPI makes no further communicator: {error}"[:400]
-    here = [facts[peer] for peer in place.members[mine]]
+    here = [facts[peer] for peer in placement.members[mine]]
     try:
         # Arrays in shared heaps are staged there.
         engine, problem = _node_engine(neighbours, dataclasses.replace(config, heap=False), here,
@@ -208,7 +210,7 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
         # Of this node alone: one that raised here would leave the others waiting.
         engine, problem = None, str(error)[:400]
     neighbours.Free()
-    placed = tuple(place.node_of)
+    placed = tuple(placement.node_of)
     records = gather(comm, {"problem": problem, "watched": placed in hidden.watches,
                             "oversubscribed": engine is not None and engine.oversubscribed})
     problem = next((record["problem"] for record in records if record["problem"]), "")
@@ -218,7 +220,7 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
         return None, problem
     if config.watch_nodes and not all(record["watched"] for record in records):
         try:
-            hidden.watches[placed] = watch_leaders(comm, gather, place, rank)
+            hidden.watches[placed] = watch_leaders(comm, gather, placement, rank)
         except BaseException:
             engine.close()
             raise
@@ -227,11 +229,12 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
         watch, unwatched = hidden.watches[placed]
     # Choices that the ranks compare: nodes may differ in their CPUs.
     oversubscribed = any(record["oversubscribed"] for record in records)
-    spanning = SpanningEngine(engine, hidden.comm, tag, place, config, rank, oversubscribed, watch,
-                              unwatched)
+    spanning = SpanningEngine(engine, hidden.comm, tag, placement, config, rank, oversubscribed,
+                              watch, unwatched)
     unheeded = spanning.span.unheeded()
     if unheeded and rank == 0:
-        print(f"smcoll: {unheeded}; this communicator of {size} ranks is on {place.nodes} nodes",
+        print(f"smcoll: {unheeded}; this communicator of {size} ranks is on {placement.nodes} "
+              "nodes",
               file=sys.stderr, flush=True)
     spanning.use(select.decide(dataclasses.replace(config, **dict.fromkeys(
         ONE_NODE_ONLY, "auto")), size, oversubscribed))

@@ -9,13 +9,13 @@ cdef struct Call:
 
 cdef enum:
     REMEMBERED = 16                # calls of this rank, the last ones
-    NEWS_TAGS = 2                  # of a communicator: alarms, inquiries
+    NOTICE_TAGS = 2                  # of a communicator: alarms, inquiries
 
 
-cdef class News:
+cdef class Notices:
     cdef object comm               # hidden; ranks as in the communicator that spans the nodes
-    cdef int tag                   # the first of NEWS_TAGS
-    cdef object place
+    cdef int tag                   # the first of NOTICE_TAGS
+    cdef object placement
     cdef readonly object leaders, unwatched
     cdef object alarm              # the receive of one
     cdef bytearray alarm_text

@@ -24,14 +24,14 @@ def read(file: Path) -> dict:
     try:
         limits = json.loads(file.read_text())["limits"]
         processes_measured(limits)
-        floor(limits, "bcast", 8, 2)
+        lower_bound(limits, "bcast", 8, 2)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file} has no limits as bench/limits.py writes them: "
                          f"{type(error).__name__}: {error}") from None
     return limits
 
 
-def floor(limits: dict, collective: str, nbytes: int, ranks: int, *,
+def lower_bound(limits: dict, collective: str, nbytes: int, ranks: int, *,
           statistic: str = "low") -> float | None:
     """The least time in µs that a call can take on the machine that ``limits`` is of.
 
@@ -79,7 +79,7 @@ def received(collective: str, nbytes: int, ranks: int) -> int:
 
 
 def least_work(limits: dict, collective: str, nbytes: int, ranks: int, statistic: str) -> float:
-    """µs of copying and reducing in private memory, on the rank that does most; see `floor`."""
+    """µs of copying and reducing in private memory, on the rank that does most."""
     def copy(processes: int, size: float = nbytes) -> float:
         return pass_time(limits["copy"], size, processes, statistic)
 

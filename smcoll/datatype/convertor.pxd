@@ -10,7 +10,7 @@ cdef struct Runs:
 
 
 # A position inside a message.
-cdef struct Cursor:
+cdef struct Convertor:
     char *address              # of its first element
     const Runs *runs           # NULL: contiguous bytes
     size_t nbytes, done        # of the whole message, and moved so far
@@ -18,8 +18,8 @@ cdef struct Cursor:
     bint streaming             # contiguous bytes are laid out around the caches
 
 
-cdef void start_cursor(Cursor *cursor, char *address, const Runs *runs,
-                       size_t nbytes) noexcept nogil
-cdef void pack_next(Cursor *cursor, char *out, size_t nbytes, int stores=*) noexcept nogil
-cdef void unpack_next(Cursor *cursor, const char *data, size_t nbytes) noexcept nogil
-cdef void copy_message(Cursor *source, Cursor *target, size_t nbytes) noexcept nogil
+cdef void start_convertor(Convertor *convertor, char *address, const Runs *runs,
+                          size_t nbytes) noexcept nogil
+cdef void pack_next(Convertor *convertor, char *out, size_t nbytes, int stores=*) noexcept nogil
+cdef void unpack_next(Convertor *convertor, const char *data, size_t nbytes) noexcept nogil
+cdef void copy_message(Convertor *source, Convertor *target, size_t nbytes) noexcept nogil

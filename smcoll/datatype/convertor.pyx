@@ -1,7 +1,8 @@
 """Messages with holes, walked a chunk at a time.
 
 The layout of a message is its rank's own business (protocol rule 3), so its bytes travel in the
-order of the type map, as MPI_Pack would lay them out; unlike MPI_Pack a cursor can stop anywhere.
+order of the type map, as MPI_Pack would lay them out; unlike MPI_Pack a convertor can stop
+anywhere.
 """
 
 from libc.stdint cimport int64_t
@@ -13,14 +14,14 @@ cdef enum:
     COPIED_AT_ONCE = 4096
 
 
-cdef void start_cursor(Cursor *cursor, char *address, const Runs *runs,
-                       size_t nbytes) noexcept nogil:
+cdef void start_convertor(Convertor *convertor, char *address, const Runs *runs,
+                          size_t nbytes) noexcept nogil:
     """At the beginning of a message of ``nbytes`` bytes (holes not counted)."""
-    cursor.address = address
-    cursor.runs = runs
-    cursor.nbytes = nbytes
-    cursor.done = cursor.element = cursor.run = cursor.within = 0
-    cursor.streaming = False
+    convertor.address = address
+    convertor.runs = runs
+    convertor.nbytes = nbytes
+    convertor.done = convertor.element = convertor.run = convertor.within = 0
+    convertor.streaming = False
 
 
 cdef inline void copy_run(char *out, const char *source, size_t nbytes) noexcept nogil:
@@ -35,64 +36,64 @@ cdef inline void copy_run(char *out, const char *source, size_t nbytes) noexcept
         copy_bytes(out, source, nbytes)
 
 
-cdef inline size_t run_at(const Cursor *cursor, size_t nbytes, char **place) noexcept nogil:
-    """Where the cursor stands, and how many of ``nbytes`` bytes lie there in one piece."""
-    cdef const Runs *runs = cursor.runs
-    place[0] = (cursor.address + <int64_t> cursor.element * runs.extent
-                + runs.offsets[cursor.run] + cursor.within)
-    return min(nbytes, runs.lengths[cursor.run] - cursor.within)
+cdef inline size_t run_at(const Convertor *convertor, size_t nbytes, char **place) noexcept nogil:
+    """Where the convertor stands, and how many of ``nbytes`` bytes lie there in one piece."""
+    cdef const Runs *runs = convertor.runs
+    place[0] = (convertor.address + <int64_t> convertor.element * runs.extent
+                + runs.offsets[convertor.run] + convertor.within)
+    return min(nbytes, runs.lengths[convertor.run] - convertor.within)
 
 
-cdef inline void step(Cursor *cursor, size_t nbytes) noexcept nogil:
-    cursor.within += nbytes
-    if cursor.within == cursor.runs.lengths[cursor.run]:
-        cursor.within = 0
-        cursor.run += 1
-        if cursor.run == cursor.runs.count:
-            cursor.run = 0
-            cursor.element += 1
+cdef inline void step(Convertor *convertor, size_t nbytes) noexcept nogil:
+    convertor.within += nbytes
+    if convertor.within == convertor.runs.lengths[convertor.run]:
+        convertor.within = 0
+        convertor.run += 1
+        if convertor.run == convertor.runs.count:
+            convertor.run = 0
+            convertor.element += 1
 
 
-cdef void pack_next(Cursor *cursor, char *out, size_t nbytes,
+cdef void pack_next(Convertor *convertor, char *out, size_t nbytes,
                     int stores=STORES_ORDINARY) noexcept nogil:
     """The next ``nbytes`` bytes of the message, to contiguous memory, with this kind of stores."""
     cdef size_t piece
     cdef char *place
     if nbytes == 0:
         return  # an empty message may have no address
-    if cursor.runs == NULL:
-        copy_stored(stores, out, cursor.address + cursor.done, nbytes)
-        cursor.done += nbytes
+    if convertor.runs == NULL:
+        copy_stored(stores, out, convertor.address + convertor.done, nbytes)
+        convertor.done += nbytes
         return
-    cursor.done += nbytes
+    convertor.done += nbytes
     while nbytes > 0:
-        piece = run_at(cursor, nbytes, &place)
+        piece = run_at(convertor, nbytes, &place)
         copy_run(out, place, piece)
-        step(cursor, piece)
+        step(convertor, piece)
         out += piece
         nbytes -= piece
 
 
-cdef void unpack_next(Cursor *cursor, const char *data, size_t nbytes) noexcept nogil:
+cdef void unpack_next(Convertor *convertor, const char *data, size_t nbytes) noexcept nogil:
     """The next ``nbytes`` bytes of the message, from contiguous memory."""
     cdef size_t piece
     cdef char *place
     if nbytes == 0:
         return
-    if cursor.runs == NULL:
-        copy_result(cursor.address + cursor.done, data, nbytes, cursor.streaming)
-        cursor.done += nbytes
+    if convertor.runs == NULL:
+        copy_result(convertor.address + convertor.done, data, nbytes, convertor.streaming)
+        convertor.done += nbytes
         return
-    cursor.done += nbytes
+    convertor.done += nbytes
     while nbytes > 0:
-        piece = run_at(cursor, nbytes, &place)
+        piece = run_at(convertor, nbytes, &place)
         copy_run(place, data, piece)
-        step(cursor, piece)
+        step(convertor, piece)
         data += piece
         nbytes -= piece
 
 
-cdef void copy_message(Cursor *source, Cursor *target, size_t nbytes) noexcept nogil:
+cdef void copy_message(Convertor *source, Convertor *target, size_t nbytes) noexcept nogil:
     """The next ``nbytes`` bytes from one layout to another."""
     cdef char between[COPIED_AT_ONCE]
     cdef size_t piece

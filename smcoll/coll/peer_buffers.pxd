@@ -6,23 +6,23 @@ from smcoll.sync.team cimport Team
 
 
 # What a rank says of its buffers of a call: offsets in its heap, or STAGED.
-cdef struct Places:
+cdef struct PeerBuffers:
     uint64_t send
     uint64_t recv
 
 
-cdef uint64_t place_of(const Team *team, const void *address, size_t nbytes) noexcept nogil
+cdef uint64_t own_offset(const Team *team, const void *address, size_t nbytes) noexcept nogil
 cdef int find(Team *team, int rank, uint64_t offset, size_t nbytes, char **address) noexcept nogil
-cdef Line *publish_places(Team *team, const Places *places, size_t nbytes) noexcept nogil
-cdef int learn_places(Team *team, size_t send_bytes, size_t recv_bytes, const void **send_at,
-                      const void **recv_at, size_t *lengths) noexcept nogil
+cdef Line *publish_buffers(Team *team, const PeerBuffers *buffers, size_t nbytes) noexcept nogil
+cdef int learn_buffers(Team *team, size_t send_bytes, size_t recv_bytes, const void **send_at,
+                       const void **recv_at, size_t *lengths) noexcept nogil
 cdef int still_in_the_call(Team *team, int rank) noexcept nogil
 cdef int end_in_agreement(Team *team) noexcept nogil
 
 
 # What another rank published in a line that was acquired. Each word is read once: what is checked
 # (`find`) is what is used (protocol rule 10).
-cdef inline uint64_t read_place(const Line *line) noexcept nogil:
+cdef inline uint64_t read_offset(const Line *line) noexcept nogil:
     return load_relaxed(<const uint64_t *> line.payload)
 
 
@@ -31,6 +31,6 @@ cdef inline uint64_t read_address(const Line *line) noexcept nogil:
     return load_relaxed(<const uint64_t *> line.payload + 1)
 
 
-cdef inline void read_places(const Line *line, Places *places) noexcept nogil:
-    places.send = load_relaxed(<const uint64_t *> line.payload)
-    places.recv = load_relaxed(<const uint64_t *> line.payload + 1)
+cdef inline void read_buffers(const Line *line, PeerBuffers *buffers) noexcept nogil:
+    buffers.send = load_relaxed(<const uint64_t *> line.payload)
+    buffers.recv = load_relaxed(<const uint64_t *> line.payload + 1)

@@ -35,14 +35,14 @@ _DEATHS = {getattr(MPI, name, MPI.ERR_UNKNOWN)
            for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING")} - {MPI.ERR_UNKNOWN}
 
 
-cdef class News:
+cdef class Notices:
     """One rank's of a communicator that spans nodes."""
 
-    def __cinit__(self, comm, int tag, place, leaders=None, unwatched=""):
+    def __cinit__(self, comm, int tag, placement, leaders=None, unwatched=""):
         """``leaders``: a leader's ``Watch``, else None; ``unwatched``: why no leader has one."""
         self.comm = comm
         self.tag = tag
-        self.place = place
+        self.placement = placement
         self.leaders = leaders
         self.unwatched = unwatched
         self.told = []
@@ -69,7 +69,7 @@ cdef class News:
 
     # ------------------------------------------------------------------ alarms
 
-    def sound_alarm(self, error, int mine, int blamed, uint64_t since):
+    def announce_failure(self, error, int mine, int blamed, uint64_t since):
         """Tell the other nodes, its counterpart on each, that this rank gave up, and for whom.
 
         ``since``: the first call that others can't complete either. The counterparts tell their
@@ -84,15 +84,16 @@ cdef class News:
         told = json.dumps({"kind": kind, "text": text[:ALARM // 8], "blamed": blamed,
                            "ended": getattr(error, "ended", False),
                            "since": since}).encode()
-        left_out = self.presumed_dead(error, blamed) | {self.place.node_of[mine]}
+        left_out = self.presumed_dead(error, blamed) | {self.placement.node_of[mine]}
         ended = set() if self.leaders is None else set(self.leaders.who_ended(self.tag))
         if getattr(error, "ended", False):
             ended.add(blamed)
-        for node in range(self.place.nodes):
-            peer = self.place.counterpart(mine, node)
+        for node in range(self.placement.nodes):
+            peer = self.placement.counterpart(mine, node)
             if peer in ended:
                 # The next one there, if any: who is alone needs no news.
-                peer = next((mate for mate in self.place.members[node] if mate not in ended), -1)
+                peer = next((mate for mate in self.placement.members[node] if mate not in ended),
+                            -1)
             if node not in left_out and peer >= 0:
                 # Who can't be told is told by nobody: the others are, and this rank's error stands.
                 with contextlib.suppress(MPI.Exception):
@@ -107,7 +108,7 @@ cdef class News:
         dead = set() if self.leaders is None else set(self.leaders.look())
         if ((isinstance(error, PeerError) and not error.ended)
                 or (self.unwatched and isinstance(error, WaitTimeout))):
-            dead.add(self.place.node_of[blamed])
+            dead.add(self.placement.node_of[blamed])
         return dead
 
     cdef int check_alarm(self, double seconds) except -1:
@@ -181,8 +182,8 @@ cdef class News:
                   self.calls[i].counted)
                  for i in range(REMEMBERED)]
         text = json.dumps(calls).encode()
-        for node in range(self.place.nodes):
-            peer = self.place.members[node][0]
+        for node in range(self.placement.nodes):
+            peer = self.placement.members[node][0]
             if peer != self.comm.Get_rank() and peer not in self.leaders.who_ended(self.tag):
                 try:
                     self.told.append((text, self.comm.Isend(text, peer, self.tag + INQUIRIES)))
@@ -251,8 +252,8 @@ cdef class News:
 
     cdef int check_leaders(self) except -1:
         for node in self.leaders.look() if self.leaders is not None else ():
-            leader = self.place.members[node][0]
-            self.blame(leader, f"rank {leader} has died, {self.place.role(leader)}")
+            leader = self.placement.members[node][0]
+            self.blame(leader, f"rank {leader} has died, {self.placement.role(leader)}")
         return 0
 
     cdef int check_death(self, error, int peer) except -1:
@@ -293,7 +294,7 @@ cdef class News:
                     self.take_in()
             except MismatchError as error:
                 # Who asked waits, and nobody else here would tell it.
-                self.sound_alarm(error, self.comm.Get_rank(), error.blamed, error.since)
+                self.announce_failure(error, self.comm.Get_rank(), error.blamed, error.since)
             except MPI.Exception:
                 pass               # the end comes all the same
             _being_sent.extend(sent for sent in self.told if not is_over(sent[1]))

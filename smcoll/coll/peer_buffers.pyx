@@ -13,7 +13,7 @@ from smcoll.segment cimport exchange_line, status_of
 from smcoll.sync.team cimport DONE, FAILED_DAMAGED, FAILED_POISONED, next_rank
 
 
-cdef uint64_t place_of(const Team *team, const void *address, size_t nbytes) noexcept nogil:
+cdef uint64_t own_offset(const Team *team, const void *address, size_t nbytes) noexcept nogil:
     """What to publish for a buffer of this rank's."""
     if team.heaps == NULL:
         return STAGED
@@ -34,24 +34,24 @@ cdef int find(Team *team, int rank, uint64_t offset, size_t nbytes, char **addre
     return FAILED_DAMAGED
 
 
-cdef Line *publish_places(Team *team, const Places *places, size_t nbytes) noexcept nogil:
+cdef Line *publish_buffers(Team *team, const PeerBuffers *buffers, size_t nbytes) noexcept nogil:
     """Into the own slot of a new synchronising exchange; ``nbytes``: the length to publish."""
     cdef Line *line
     team.exchanges += 1
     line = exchange_line(&team.layout, team.base, team.rank, <int> (team.exchanges & 1))
-    memcpy(line.payload, places, sizeof(Places))
+    memcpy(line.payload, buffers, sizeof(PeerBuffers))
     publish_length(team, line, team.exchanges, nbytes)
     return line
 
 
-cdef int learn_places(Team *team, size_t send_bytes, size_t recv_bytes, const void **send_at,
-                      const void **recv_at, size_t *lengths) noexcept nogil:
+cdef int learn_buffers(Team *team, size_t send_bytes, size_t recv_bytes, const void **send_at,
+                       const void **recv_at, size_t *lengths) noexcept nogil:
     """What the others published in this exchange: their buffers' addresses here, NULL where staged.
 
     ``recv_at``: NULL where only what ranks send is published. ``lengths``: NULL where all agree on
     ``send_bytes``; else each rank's own length is put there, and bounds what it sends.
     """
-    cdef Places places
+    cdef PeerBuffers buffers
     cdef Line *line
     cdef size_t nbytes = send_bytes
     cdef int i, rank, status
@@ -66,10 +66,10 @@ cdef int learn_places(Team *team, size_t send_bytes, size_t recv_bytes, const vo
             lengths[rank] = nbytes = load_relaxed(&line.nbytes)
         if status != DONE:
             return status
-        read_places(line, &places)
-        status = find(team, rank, places.send, nbytes, <char **> &send_at[rank])
+        read_buffers(line, &buffers)
+        status = find(team, rank, buffers.send, nbytes, <char **> &send_at[rank])
         if status == DONE and recv_at != NULL:
-            status = find(team, rank, places.recv, recv_bytes, <char **> &recv_at[rank])
+            status = find(team, rank, buffers.recv, recv_bytes, <char **> &recv_at[rank])
         if status != DONE:
             return status
     return DONE
