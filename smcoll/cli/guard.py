@@ -30,7 +30,8 @@ def ask(problem: str, question: str, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise typer.BadParameter(f"{problem} (--yes: all the same)")
+        typer.echo(f"smcoll: {problem} (--yes: all the same)", err=True)
+        raise typer.Exit(2)
     typer.echo(f"smcoll: {problem}", err=True)
     if not typer.confirm(question, err=True):
         raise typer.Exit(1)

@@ -259,7 +259,7 @@ def add_legend(panel) -> None:
     if len(panel.get_legend_handles_labels()[0]) <= MOST_BANDS:
         panel.legend(fontsize="small")
     else:
-        panel.legend(fontsize="x-small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))
+        panel.legend(fontsize="x-small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
 
 MOST_SIDE_BY_SIDE = 4

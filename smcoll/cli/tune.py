@@ -42,8 +42,9 @@ def tune_command(
         min=0.0001, metavar="SECONDS", rich_help_panel=options.PRECISION,
         help="For each variant and size in a round.")] = 0.02,
     table_file: Annotated[str, typer.Option(
-        "--table", metavar="FILE", show_default="where smcoll.Comm looks for it",
-        rich_help_panel=options.FILES, help="The decision table; off: none.")] = "auto",
+        "--table", metavar="FILE", envvar=config.environment_name("table"),
+        show_default="where smcoll.Comm looks for it", rich_help_panel=options.FILES,
+        help="The decision table; off: none.")] = "auto",
     clear: Annotated[bool, typer.Option(
         "--clear", metavar=options.FLAG, show_default=False, rich_help_panel=options.FILES,
         help="Remove the table instead: built-in defaults hold.")] = False,

@@ -32,8 +32,8 @@ class Report:
         for row in rows:
             key = (row["collective"], row["path"], row.get("reason", row["algorithm"]))
             sums = self.sums.setdefault(key, [0, 0, 0.0])
-            for place, field in enumerate(("calls", "bytes", "seconds")):
-                sums[place] += row[field]
+            for i, field in enumerate(("calls", "bytes", "seconds")):
+                sums[i] += row[field]
 
     def print_table(self) -> None:
         """All that was added since the last table, on standard error."""
@@ -41,14 +41,16 @@ class Report:
         if self.rank != 0 or not sums:
             return
         lines = [("collective", "calls", "bytes", "seconds", "path", "algorithm, or why MPI")]
-        lines += [(collective, str(calls), str(nbytes), f"{seconds:.6f}", path, reason)
+        # Calls that went to MPI at once are counted, not measured.
+        lines += [(collective, str(calls), *((str(nbytes), f"{seconds:.6f}") if seconds else "--"),
+                   path, reason)
                   for (collective, path, reason), (calls, nbytes, seconds)
                   in sorted(sums.items())]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         _print("\n".join(
             "smcoll: " + "  ".join(
-                cell.rjust(width) if place in (1, 2, 3) else cell.ljust(width)
-                for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+                cell.rjust(width) if i in (1, 2, 3) else cell.ljust(width)
+                for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
             ).rstrip() for cells in lines))
 
 

@@ -17,6 +17,7 @@ cdef struct Tally:
     uint64_t direct_bytes      # moved to or from other ranks' arrays without staging
     uint64_t timed_calls
     int64_t timed_ns
+    int64_t longest_ns         # of the timed calls
 
 
 @cython.final
@@ -44,6 +45,9 @@ cdef inline int64_t went_on(Tally *tally, size_t nbytes) noexcept nogil:
 
 cdef inline void finished(Tally *tally, int64_t start, uint64_t direct_bytes) noexcept nogil:
     tally.direct_bytes += direct_bytes
+    cdef int64_t taken
     if start != 0:
+        taken = monotonic_ns() - start
         tally.timed_calls += 1
-        tally.timed_ns += monotonic_ns() - start
+        tally.timed_ns += taken
+        tally.longest_ns = max(tally.longest_ns, taken)

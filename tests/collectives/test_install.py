@@ -394,7 +394,7 @@ def test_verbose_prints_communicators_and_a_table():
     rows = {(row[0], tuple(row[4:])): row[1:3] for row in table[1:]}
     assert rows["allreduce", ("shared", "memory  all_read")] == ["10", "320"]
     assert rows["barrier", ("shared", "memory  all_read")] == ["2", "0"]
-    assert rows["barrier", ("MPI", "one rank")] == ["1", "0"]
+    assert rows["barrier", ("MPI", "one rank")] == ["1", "-"]
     assert rows["reduce", ("shared", "memory  fan_in")] == ["1", "4"]
 
 

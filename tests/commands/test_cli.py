@@ -204,6 +204,8 @@ def test_info(tmp_path):
     assert layout["total"] == layout["header"] + 4 * (
         layout["control_per_rank"] + layout["streams_per_rank"]
         + layout["banks"] * layout["segments"] * layout["segment_size"])
+    [shown] = re.findall(r"= (\d[\d +x()\s]*) bytes;", result.stdout)
+    assert eval(shown.replace("x", "*")) == layout["total"]
     assert set(facts["algorithms"]) == set(ALGORITHMS)
 
 

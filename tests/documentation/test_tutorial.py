@@ -104,6 +104,7 @@ def pattern(line: str) -> str:
     return re.sub(r"\d+(?:(?:\\\.|,)\d+)*", lambda _: FIGURE, text)
 
 
+@pytest.mark.lengthy
 @pytest.mark.skipif(launch.crowded(2), reason="the tutorial needs two cores")
 def test_the_tutorial_goes_as_it_says(tmp_path):
     done = follow(PAGE.read_text(), tmp_path)
