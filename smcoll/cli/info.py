@@ -204,7 +204,8 @@ def print_facts(console: Console, facts: dict) -> None:
         ("segment", f"for {facts['ranks']} ranks{crowded}: {size(layout['total'])} = "
                     f"{layout['formula']}"),
         ("", f"= {layout['header']} + {facts['ranks']} x ({layout['control_per_rank']} + "
-             f"{layout['streams_per_rank']} + {layout['banks']} x {layout['segments']} x {layout['segment_size']}) bytes; "
+             f"{layout['streams_per_rank']} + {layout['banks']} x {layout['segments']} x "
+             f"{layout['segment_size']}) bytes; "
              f"{size(layout['header'] + layout['control'])} of it before the first large message"),
     ]
     for name, text in lines:
