@@ -47,6 +47,7 @@ cdef struct Status:
     int poison_rank            # because of whom it gave up (all stored before `poison`)
     uint64_t waiting_since     # of the wait below, monotonic ns (stored before it)
     uint64_t awaited           # in a long wait: 1 + the rank waited for, AWAITS_MPI; else 0
+    int cpu                    # 1 + the CPU that this rank was last seen on; 0: not yet
 
 
 # Byte offsets and sizes of everything in the mapping; the only place with layout arithmetic.

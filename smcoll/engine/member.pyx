@@ -42,7 +42,7 @@ cdef class Member:
         self.team.layout = mapping.layout
         init_team(&self.team, start)
         if config.spin >= 0:
-            self.team.spin = config.spin
+            self.team.spin = self.team.polls = config.spin
         # As such, and two more lists for slices.
         self.sources = <const void **> malloc(3 * size * sizeof(void *))
         self.team.scratch = <int *> malloc(2 * size * sizeof(int))

@@ -322,6 +322,11 @@ cdef class NodeEngine(Engine):
         """How often another rank, by beginning a call, has cut short a pause in a long wait."""
         return self.team.woken
 
+    @property
+    def polls(self):
+        """How often a wait polls before it yields; 0: the awaited rank needs this rank's CPU."""
+        return self.team.spin
+
     def stats(self):
         """Rows of calls, bytes and seconds per collective, algorithm and path."""
         return self.statistics.rows()

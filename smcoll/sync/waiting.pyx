@@ -7,6 +7,7 @@ word                      stored by                           loaded by
 ========================  ==================================  =================================
 ``Status.awaited``        owner, release, after the time,     reports, acquire, then the time
                           once a wait is long
+``Status.cpu``            owner, relaxed                      who waits for it, relaxed: a hint
 ``asleep_of``             owner, before a full fence and its  who posts a flag that others sleep
                           last look at what it waits for      on, after it and a full fence; all
                                                               who begin a call, relaxed: a hint
@@ -32,6 +33,7 @@ cdef extern from "Python.h":
 
 
 cdef extern from "sched.h" nogil:
+    int sched_getcpu() noexcept
     int sched_yield() noexcept
 
 
@@ -55,7 +57,7 @@ cdef int64_t STAYS_BUSY = 500_000
 
 cdef void init_waiting(Team *team) noexcept nogil:
     """How this rank waits: it polls only where no other rank may need its CPU."""
-    team.spin = 0 if team.oversubscribed else POLLS_BEFORE_YIELD
+    team.spin = team.polls = 0 if team.oversubscribed else POLLS_BEFORE_YIELD
     team.attend_every = ATTEND_EVERY
     team.sleep_after = SLEEP_AFTER_SHARED if team.oversubscribed else SLEEP_AFTER
     team.attended = team.attendant_called = team.began = monotonic_ns()
@@ -103,6 +105,7 @@ cdef int attend(Team *team, int64_t waited) noexcept with gil:
     cdef Attendant attendant = <Attendant> team.attendant
     cdef int64_t now
     cdef int status = DONE
+    publish_cpu(team)
     try:
         PyErr_CheckSignals()
         if attendant.poke is not None and attendant.poke_finds_work():
@@ -182,8 +185,31 @@ cdef int wait_flag(Team *team, const uint64_t *flag, uint64_t value, int rank) n
     return wait_long(team, awaited_reached, team)
 
 
+cdef int publish_cpu(Team *team) noexcept nogil:
+    """Say which CPU this rank is on (1 + its number, which it also returns)."""
+    cdef int cpu = 1 + sched_getcpu()
+    if load_relaxed_int(&team.status.cpu) != cpu:
+        store_relaxed_int(&team.status.cpu, cpu)
+    return cpu
+
+
+cdef void heed_shared_cpu(Team *team) noexcept nogil:
+    """Poll no more where the awaited rank was last seen on this very CPU, which it needs.
+
+    Ranks that nobody bound get together where other programs take the rest of the machine. Each
+    says where it is in long waits and at every 64th call, so that this ends soon after they part.
+    """
+    cdef int cpu = publish_cpu(team)
+    if team.awaited_rank >= 0:
+        team.spin = team.polls
+        if load_relaxed_int(&status_of(&team.layout, team.base, team.awaited_rank).cpu) == cpu:
+            team.spin = 0
+
+
 cdef int wait_long(Team *team, condition holds, void *context) noexcept nogil:
-    cdef int status = wait_attending(team, holds, context)
+    cdef int status
+    heed_shared_cpu(team)
+    status = wait_attending(team, holds, context)
     if team.wait_is_published:
         team.wait_is_published = False
         store_relaxed(&team.status.awaited, 0)

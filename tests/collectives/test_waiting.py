@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 
@@ -36,6 +37,37 @@ def test_timeout_names_who_is_missing(comm_world, count):
     assert any(f"rank {last}" in text for text in texts if text)
     with pytest.raises(smcoll.WaitTimeout):
         comm.Barrier()
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
+def test_a_wait_does_not_poll_while_the_awaited_rank_needs_the_cpu(comm_world):
+    comm = smcoll.Comm(comm_world)
+    comm.Barrier()
+    if comm.engine.oversubscribed:
+        pytest.skip("ranks that outnumber cores never poll")
+    own = os.sched_getaffinity(0)      # Open MPI binds each rank
+    cpus = sorted(set().union(*comm_world.allgather(own)))
+
+    def polls(cpu):
+        """What each rank's waits do after both have run here for some time."""
+        os.sched_setaffinity(0, {cpu})
+        for _ in range(200):
+            comm.Barrier()
+        for late in range(2):
+            if comm.rank == late:
+                time.sleep(0.05)
+            comm.Barrier()
+        return comm_world.allgather(comm.engine.polls)
+
+    try:
+        usual = polls(cpus[comm.rank])
+        assert min(usual) > 0
+        assert polls(cpus[0]) == [0, 0]
+        assert polls(cpus[comm.rank]) == usual
+    finally:
+        os.sched_setaffinity(0, own)
+    comm.Free()
 
 
 @pytest.mark.mpi(2)
