@@ -112,14 +112,14 @@ MUTANTS = (
     Mutant("bank_left_unreleased", "BANK_LEFT_UNRELEASED",
            (Edit("smcoll/barrier.pyx", "        release_bank(team, cursor)\n", ""),), BANKS),
     Mutant("stream_post_before_copy", "POST_BEFORE_COPY",
-           (Edit(STREAMS, """        pack_next(&message.cursor, place, piece, stores)
+           (Edit(STREAMS, """        pack_next(&message.convertor, place, piece, stores)
         if sampled:
             add_store_sample(message.chosen, stores, monotonic_ns() - began, piece)
         stream.sent += 1
         publish_length(team, line, stream.sent, message.nbytes)
 """, """        stream.sent += 1
         publish_length(team, line, stream.sent, message.nbytes)
-        pack_next(&message.cursor, place, piece, stores)
+        pack_next(&message.convertor, place, piece, stores)
 """),), MOVEMENT),
     Mutant("one_cell_too_many", "ONE_CELL_TOO_MANY",
            (Edit(STREAMS, "needed = stream.sent + 1 - <uint64_t>",
@@ -129,20 +129,20 @@ MUTANTS = (
         return True
 """, "    return True\n"),), AHEAD),
     Mutant("credit_before_reading", "CREDIT_BEFORE_READING",
-           (Edit(STREAMS, """        unpack_next(&message.cursor, place, wanted)
+           (Edit(STREAMS, """        unpack_next(&message.convertor, place, wanted)
         end_reading(message.chosen, kind, began, wanted)
         message.done += piece
         stream.received += 1
-        if message.place != STAGED:
-""", """        if message.place == STAGED:
+        if message.heap_offset != STAGED:
+""", """        if message.heap_offset == STAGED:
             stream.received += 1
             give_credit(team, stream, message.peer)
             stream.received -= 1
-        unpack_next(&message.cursor, place, wanted)
+        unpack_next(&message.convertor, place, wanted)
         end_reading(message.chosen, kind, began, wanted)
         message.done += piece
         stream.received += 1
-        if message.place != STAGED:
+        if message.heap_offset != STAGED:
 """),), MOVEMENT),
     Mutant("send_all_first", "SEND_ALL_FIRST",
            (Edit(STREAMS, """    for i in range(exchange.receives):
