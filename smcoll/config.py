@@ -247,7 +247,7 @@ class Config:
     spin: int = _setting(
         -1, _integer(-1, 10_000_000), "polls",
         "polls before yielding the CPU to wait for another rank of the node; -1: 1000, or 0 where "
-        "ranks outnumber CPUs; none while the awaited rank runs on the same CPU")
+        "ranks outnumber CPUs; none while two run on one CPU")
     budget: int = _setting(
         0, _bytes_between(0, 1 << 50), "bytes",
         "shared memory all ranks of this node may use; 0: half of /dev/shm, and for memfd a "

@@ -151,9 +151,12 @@ def comm_world():
 def spread(comm_world, monkeypatch, request):
     """A communicator on pretended nodes; ``request.param``: a name of ``pretend.PLACEMENTS``."""
     import smcoll
+    from smcoll.internode import watch
 
     on_node = pretend.PLACEMENTS[request.param](comm_world.size)
     monkeypatch.setenv("SMCOLL_NODE", str(on_node[comm_world.rank]))
+    # Connections that once failed are not tried again by a process: other tests' are no matter.
+    monkeypatch.setattr(watch, "_unreachable", [])
     comm = smcoll.Comm(comm_world, smcoll.Config(**pretend.SETTINGS))
     yield comm
     comm.Free()

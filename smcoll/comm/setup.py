@@ -12,6 +12,7 @@ import weakref
 
 from mpi4py import MPI
 
+from smcoll.base import __version__
 from smcoll.config import Config
 from smcoll.engine.node import NodeEngine
 from smcoll.errors import SegmentError, TopologyError
@@ -68,18 +69,20 @@ def _own_switches(rank: int) -> dict:
 
 
 def set_up(comm: MPI.Intracomm,
-              config: Config) -> tuple[NodeEngine | SpanningEngine | None, Config, str]:
+           config: Config) -> tuple[NodeEngine | SpanningEngine | None, Config, str]:
     """The engine of ``comm``, collectively, with rank 0's settings; or None and why not.
 
-    Raises SegmentError on every rank when the segment can't be had and ``strict`` is set,
-    TopologyError where one rank's ``SMCOLL_TOPOLOGY`` or ``SMCOLL_BINDING`` is malformed, and over
-    several nodes where ``SMCOLL_NETWORK`` is, or has no line for a host.
+    Raises, on every rank, SegmentError where the ranks have different versions of smcoll, or
+    ``strict`` is set and the segment can't be had; TopologyError where one rank's
+    ``SMCOLL_TOPOLOGY`` or ``SMCOLL_BINDING`` is malformed, and over several nodes where
+    ``SMCOLL_NETWORK`` is, or has no line for a host.
     """
     rank, size = comm.Get_rank(), comm.Get_size()
     if size == 1:
         return None, config, "one rank"
     this_thread.config = config
     mine = {
+        "version": __version__,
         "location": (),
         "switches": (),
         "off_network": None,
@@ -90,6 +93,9 @@ def set_up(comm: MPI.Intracomm,
     mine["problem"] = problem_of(rank, lambda: mine.update(
         _facts() | _own_location(rank) | _own_switches(rank)))
     facts = gather(comm, mine)
+    versions = [fact.get("version") for fact in facts]
+    if len(set(versions)) > 1:
+        raise SegmentError(f"the ranks have different versions of smcoll: {versions}")
     config = Config(**facts[0]["config"])
     _check_all(facts, "misplaced")
     if config.disable:

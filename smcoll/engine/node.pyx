@@ -324,7 +324,7 @@ cdef class NodeEngine(Engine):
 
     @property
     def polls(self):
-        """How often a wait polls before it yields; 0: the awaited rank needs this rank's CPU."""
+        """How often a wait polls before it yields; 0: another rank needs this rank's CPU."""
         return self.team.spin
 
     def stats(self):

@@ -1,6 +1,7 @@
 """How many calls of each kind there were, of how many bytes, and what they took."""
 
 cimport cython
+from libc.stdint cimport int64_t
 
 from smcoll.algorithms import ALGORITHMS
 from smcoll.algos import COLLECTIVE_NUMBERS, OBJECT_COLLECTIVES
@@ -31,14 +32,16 @@ cdef class Statistics:
 
 cdef add_row(list rows, collective, algorithm, path, Tally *tally):
     cdef double seconds = 0
+    cdef int64_t longest
     if tally.calls == 0:
         return
     if tally.timed_calls == 1:
         seconds = tally.timed_ns * 1e-9 * tally.calls
     elif tally.timed_calls > 1:
-        seconds = 1e-9 * tally.longest_ns + (
-            1e-9 * (tally.timed_ns - tally.longest_ns) / (tally.timed_calls - 1)
-            * (tally.calls - 1))
+        # Another thread may be in a call, and between its two stores.
+        longest = tally.longest_ns
+        seconds = 1e-9 * longest + (
+            1e-9 * max(tally.timed_ns - longest, 0) / (tally.timed_calls - 1) * (tally.calls - 1))
     rows.append({"collective": collective, "algorithm": algorithm, "path": path,
                  "calls": tally.calls, "bytes": tally.nbytes, "seconds": seconds,
                  "direct_bytes": tally.direct_bytes})

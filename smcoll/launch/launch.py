@@ -21,6 +21,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from smcoll import config
 from smcoll.launch.hosts import Host, carried, share
@@ -352,10 +353,12 @@ class Signals:
     folder or a process would leave it behind, known to nobody.
     """
 
+    # Of the process, as handlers are: the outermost block's handler serves those within.
+    _held: ClassVar[int] = 0
+    _waiting: ClassVar[list[int]] = []
+
     def __init__(self) -> None:
         self._former: dict[int, object] = {}
-        self._holding = False
-        self._waiting: list[int] = []
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
@@ -374,16 +377,18 @@ class Signals:
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """A block that none of these signals interrupts: its end raises what came meanwhile."""
-        self._holding = True
+        Signals._held += 1
         try:
             yield
         finally:
-            self._holding = False
-            if self._waiting:
-                self._handle(self._waiting.pop(), None)
+            Signals._held -= 1
+            if self._waiting and not self._held:
+                number = self._waiting[-1]
+                self._waiting.clear()
+                self._handle(number, None)
 
     def _handle(self, number: int, _frame: object) -> None:
-        if self._holding:
+        if self._held:
             self._waiting.append(number)
         elif number == signal.SIGINT:
             raise KeyboardInterrupt
@@ -401,6 +406,7 @@ def job(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (),
 
     ``environment`` is added to the job's; further arguments go to ``subprocess.Popen``.
     """
+    mpi_info()    # takes its time, and is kept
     with Signals() as signals, contextlib.ExitStack() as cleared_away:
         with signals.held():
             session = cleared_away.enter_context(tempfile.TemporaryDirectory(

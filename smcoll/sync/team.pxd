@@ -89,8 +89,8 @@ cdef struct Team:
     const DomainView *domains  # where the ranks lie
     int *scratch               # room for two lists of ranks
     # How to wait (agreed once per communicator).
-    int spin                   # polls before a wait yields: `polls`, or 0 where who is awaited
-    int polls                  # was last seen on this rank's CPU
+    int spin                   # polls before a wait yields: `polls`, or 0 where another rank was
+    int polls                  # last seen on this one's CPU
     bint oversubscribed
     # By collective, from how many bytes on (SIZE_MAX: never) ...
     size_t streaming_from[COLLECTIVES]    # ... a rank's result is written around the caches

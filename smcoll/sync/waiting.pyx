@@ -105,7 +105,8 @@ cdef int attend(Team *team, int64_t waited) noexcept with gil:
     cdef Attendant attendant = <Attendant> team.attendant
     cdef int64_t now
     cdef int status = DONE
-    publish_cpu(team)
+    if team.polls > 0:
+        publish_cpu(team)
     try:
         PyErr_CheckSignals()
         if attendant.poke is not None and attendant.poke_finds_work():
@@ -186,7 +187,7 @@ cdef int wait_flag(Team *team, const uint64_t *flag, uint64_t value, int rank) n
 
 
 cdef int publish_cpu(Team *team) noexcept nogil:
-    """Say which CPU this rank is on (1 + its number, which it also returns)."""
+    """Say which CPU this rank is on: 1 + its number, which it also returns; 0: not known."""
     cdef int cpu = 1 + sched_getcpu()
     if load_relaxed_int(&team.status.cpu) != cpu:
         store_relaxed_int(&team.status.cpu, cpu)
@@ -194,16 +195,21 @@ cdef int publish_cpu(Team *team) noexcept nogil:
 
 
 cdef void heed_shared_cpu(Team *team) noexcept nogil:
-    """Poll no more where the awaited rank was last seen on this very CPU, which it needs.
+    """Poll no more while another rank was last seen on this very CPU: what is awaited may need it.
 
     Ranks that nobody bound get together where other programs take the rest of the machine. Each
     says where it is in long waits and at every 64th call, so that this ends soon after they part.
     """
-    cdef int cpu = publish_cpu(team)
-    if team.awaited_rank >= 0:
-        team.spin = team.polls
-        if load_relaxed_int(&status_of(&team.layout, team.base, team.awaited_rank).cpu) == cpu:
+    cdef int cpu, rank
+    if team.polls == 0:
+        return
+    cpu = publish_cpu(team)
+    team.spin = team.polls
+    for rank in range(team.size):
+        if rank != team.rank and cpu > 0 and cpu == load_relaxed_int(
+                &status_of(&team.layout, team.base, rank).cpu):
             team.spin = 0
+            return
 
 
 cdef int wait_long(Team *team, condition holds, void *context) noexcept nogil:
@@ -237,6 +243,8 @@ cdef int wait_attending(Team *team, condition holds, void *context) noexcept nog
     cdef Seen seen
     cdef bint sleeps = team.may_sleep == SLEEP_AT_ONCE
     seen.rank = -1
+    seen.call = 0
+    seen.is_in_this_call = False
     if team.holds_gil and team.thread_state == NULL:
         team.thread_state = PyEval_SaveThread()
     while True:

@@ -219,6 +219,16 @@ def test_wrong_file_under_the_name(comm_world, monkeypatch):
 
 
 @pytest.mark.mpi(2, 3)
+def test_ranks_with_other_versions_are_refused_by_all(comm_world, monkeypatch):
+    from smcoll.comm import setup
+
+    if comm_world.rank == 1:
+        monkeypatch.setattr(setup, "__version__", "0.0.1")
+    with pytest.raises(smcoll.SegmentError, match=r"different versions of smcoll: .*0\.0\.1"):
+        smcoll.Comm(comm_world).Barrier()
+
+
+@pytest.mark.mpi(2, 3)
 def test_a_setting_too_long_to_be_agreed_is_an_error_of_all_ranks(comm_world):
     longest = "x" * (5000 if comm_world.rank == 0 else 5)
     comm = smcoll.Comm(comm_world, smcoll.Config(table=longest))

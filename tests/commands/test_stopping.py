@@ -164,3 +164,12 @@ def test_a_signal_while_a_job_is_being_started_leaves_nothing_behind(tmp_path, m
         pytest.fail("the block of a job that was ended")
     assert begun[0].poll() is not None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_signals_are_held_within_a_block_whose_signals_somebody_handles_already():
+    with launch.Signals(), pytest.raises(launch.Terminated):
+        with launch.Signals() as inner, inner.held():
+            os.kill(os.getpid(), signal.SIGTERM)
+            reached = True
+        pytest.fail("not raised at the end of what held it")
+    assert reached

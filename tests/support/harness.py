@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import json
 import os
 import shutil
@@ -291,6 +292,10 @@ class MpiItem(pytest.Item):
         self._location = function.location
 
     def runtest(self) -> None:
+        for key, other in self.jobs.items():
+            # Its last item may have been one that is skipped out here.
+            if key != self.key and other in _running:
+                other.stop()
         job = self.jobs.get(self.key)
         if job is None or job not in _running:
             job = self.jobs[self.key] = Job(self.files[self.key], self.ranks, self.config)
@@ -385,6 +390,8 @@ class RankPlugin:
         from _pytest.runner import runtestprotocol
 
         reports = runtestprotocol(item, nextitem=None, log=False)
+        # Failed communicators, kept by tracebacks, end here and not in the midst of another test.
+        gc.collect()
         failed = [report for report in reports if report.failed]
         skipped = [report for report in reports if report.skipped]
         if failed:

@@ -1,7 +1,7 @@
 /* Arrays in shared heaps, read and written where they lie: smcoll/coll/direct.pyx
-(allreduce_shared_heap
- * with nobody staging, reduce_own_slice, hand_out; bcast_shared_heap), peer_buffers.pyx
- * (publish_buffers, find, still_in_the_call, end_in_agreement), engine.pyx (poison).
+ * (allreduce_shared_heap with nobody staging, reduce_own_slice, hand_out; bcast_shared_heap),
+ * peer_buffers.pyx (publish_buffers, find, still_in_the_call, end_in_agreement), failure.pyx
+ * (poison).
  *
  * CALLS calls, each an Allreduce (REDUCTION), or a Bcast from any root (HANDOVER; to one reader it
  * is also what a message in its sender's heap is, with a credit for READ). Before each call a
