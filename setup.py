@@ -12,17 +12,16 @@ from setuptools.command.build_ext import build_ext
 # -g0, -s: what debuggers need makes modules five times as large, and takes a third of the time.
 COMPILE_ARGS = ["-g0", "-std=gnu11", "-fno-strict-aliasing", "-ffp-contract=off"]
 COMPILE_ARGS += os.environ.get("SMCOLL_BUILD_CFLAGS", "").split()
-# Folders whose loops touch data or flags. The others parse and decide: hot calls are as fast with
-# -O1, which compiles in half of the time.
-LOOPS = {"base", "coll", "datatype", "kernels", "sync", "tuning"}
+# What has loops over data or flags. All else parses and decides: hot calls are as fast with -O1,
+# which compiles in half of the time.
+LOOPS = {"algos.pyx", "barrier.pyx", "coll", "datatype", "kernels", "sync", "tuning"}
 LINK_ARGS = os.environ.get("SMCOLL_BUILD_LDFLAGS", "-Wl,-s").split()
 CPUS = len(os.sched_getaffinity(0))
 
 
 def optimisation(source: Path) -> str:
     """The compiler's option for a module."""
-    folder = source.parts[1]
-    return "-O3" if folder in LOOPS or folder.endswith(".pyx") else "-O1"
+    return "-O3" if source.parts[1] in LOOPS else "-O1"
 
 
 class BuildOnAllCores(build_ext):
