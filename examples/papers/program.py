@@ -411,8 +411,8 @@ def _report(application: Application, arguments: argparse.Namespace, argv: list[
         console.print(f"{name}: {value}", soft_wrap=True)
     console.print("Milliseconds of the slowest rank, median of the repetitions. times less: median "
                   "over the repetitions of MPI's / smcoll's in the same one, with 95 % bounds (not "
-                  "one column by the other; where 1 is between them, undecided). total: of runs of their "
-                  "own, without the barriers that tell the other columns apart.",
+                  "one column by the other; where 1 is between them, undecided). total: of "
+                  "runs of their own, without the barriers that tell the other columns apart.",
                   soft_wrap=True)
     for row in rows:
         if not row["valid"]:
