@@ -55,7 +55,7 @@ COUNT = """
     rows = {
         "bcast": bytes_of(lambda: comm.Bcast(vector, 1), 20),
         "allreduce": bytes_of(lambda: comm.Allreduce(one, np.empty(1)), 200),
-        "nodes": comm.engine.span.place.nodes,
+        "nodes": comm.engine.span.placement.nodes,
     }
     comm.Free()
     comm = smcoll.Comm(world, smcoll.Config(between_nodes="dissemination"))

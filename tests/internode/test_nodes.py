@@ -111,7 +111,7 @@ def test_switches_change_no_result(comm_world, tmp_path, monkeypatch, between):
     monkeypatch.setenv("SMCOLL_NODE", str(rank))
     comm = smcoll.Comm(comm_world, smcoll.Config(between_nodes=between, **SETTINGS))
     comm.Barrier()
-    assert comm.engine.span.place.above == [("core0",), ("core1",)] * 2
+    assert comm.engine.span.placement.above == [("core0",), ("core1",)] * 2
     everyone = [np.random.default_rng(peer).standard_normal(3000) for peer in range(size)]
     for root in range(size):
         data = everyone[rank].copy()
