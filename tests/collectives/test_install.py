@@ -283,6 +283,7 @@ INITIALISES_ITSELF = """
 """
 
 
+@pytest.mark.lengthy
 def test_run_of_a_program_that_initialises_mpi_itself(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(INITIALISES_ITSELF))

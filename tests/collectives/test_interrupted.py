@@ -37,6 +37,7 @@ def run(ranks, source):
     return result.stdout
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_refused_nested_call_leaves_the_running_one_alone(ranks):
     """Its messages and its memory are its own, and nothing is reserved on one rank only."""

@@ -14,6 +14,7 @@ from programs import end_job, results, start_ranks
 import smcoll
 
 
+@pytest.mark.lengthy
 @pytest.mark.mpi(2, 3)
 @pytest.mark.parametrize("count", [1, 5000])
 def test_timeout_names_who_is_missing(comm_world, count):

@@ -45,6 +45,7 @@ def test_kmeans_has_as_many_centres_as_are_asked_for():
     assert result.returncode == 2 and "there are 1797 images" in result.stderr
 
 
+@pytest.mark.lengthy
 def test_kmeans_finds_wrong_sums(tmp_path):
     pytest.importorskip("sklearn")
     # An Allreduce that forgets a rank must not pass.

@@ -140,6 +140,7 @@ def busy(request, tmp_path):
     assert job.wait(60) == 0
 
 
+@pytest.mark.lengthy
 def test_top_watches_a_job_to_its_end(busy, tmp_path):
     """Communicators that come and go are seen; when none is left, so is top."""
     job, ranks = busy
@@ -169,6 +170,7 @@ def test_top_watches_a_job_to_its_end(busy, tmp_path):
         assert watching.wait(30) == 0
 
 
+@pytest.mark.lengthy
 def test_top_watches_in_a_terminal_until_interrupted(busy):
     """The table is drawn again and again in place; Ctrl-C ends it without a word."""
     job, ranks = busy

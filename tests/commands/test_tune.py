@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import typer
 from rich.console import Console
-from test_cli import smcoll
+from test_cli import refusal, smcoll
 from typer.testing import CliRunner
 
 from smcoll import Comm, Config
@@ -424,8 +424,7 @@ def test_tune_with_heaps_measures_direct_access_beside_staging(tmp_path, monkeyp
     (["--sizes", "12"], "multiples of 8"),
 ])
 def test_tune_refuses_bad_options(options, message):
-    result = smcoll("tune", *options, code=2)
-    assert message in " ".join(result.stderr.replace("│", " ").split())
+    assert message in refusal("tune", *options)
 
 
 # ---------------------------------------------------------------------- a busy machine

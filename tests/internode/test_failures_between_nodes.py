@@ -43,6 +43,7 @@ def test_ranks_of_different_nodes_that_disagree_find_out(spread, wrong):
         comm.Barrier()
 
 
+@pytest.mark.lengthy
 @pytest.mark.mpi(4)
 @pytest.mark.parametrize("spread", ["blocks", "round robin"], indirect=True)
 def test_ranks_that_come_late_are_asked_and_nothing_happens(spread, monkeypatch):
@@ -137,6 +138,7 @@ def test_ranks_that_disagree_about_the_counts_of_an_allgatherv_find_out(spread, 
             comm.Allgatherv(np.full(counts[rank], float(rank)), [received, counts])
 
 
+@pytest.mark.lengthy
 @pytest.mark.mpi(4)
 @pytest.mark.parametrize("spread", ["blocks", "round robin"], indirect=True)
 @pytest.mark.parametrize("count", [1, 5000])
@@ -268,6 +270,7 @@ def test_a_node_that_vanishes_is_named_at_once_without_a_timeout(tmp_path, nodes
         end_job(job)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("nodes, victims", [("0011", "23"), ("00112", "23")])
 def test_a_timeout_ends_the_wait_for_the_dead_where_no_leader_watches(tmp_path, nodes, victims):
     job = programs.start_ranks(
@@ -314,6 +317,7 @@ LEAVE = """
 """
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("nodes, leavers, how", [
     ("01", "1", "exit"), ("01", "1", "finalize"), ("0011", "23", "exit"), ("0122", "1", "exit"),
     # Its node lives on, and tells the others.
@@ -358,6 +362,7 @@ ENDS = """
 """
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("how", ["exit", "free", "finalize"])
 def test_an_end_in_good_order_is_no_death(how):
     result = programs.run_ranks(4, ENDS, how)
