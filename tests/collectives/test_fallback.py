@@ -106,6 +106,7 @@ def test_eager_that_does_not_fit():
     assert len(warnings) == 1, warnings
 
 
+@pytest.mark.lengthy
 @needs_mount
 @pytest.mark.parametrize("size, when", [("16k", "first call"), ("1m", "long call"),
                                         ("16k", "creation"), ("1m", "creation")])

@@ -245,6 +245,7 @@ def test_names_copied_by_an_import_after_install():
     assert result.stdout.count("smcoll") == 8
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("module", [False, True], ids=["file", "module"])
 @pytest.mark.parametrize("disabled", [False, True], ids=["", "disabled"])
 def test_run_of_a_program_that_copies_names(tmp_path, module, disabled):

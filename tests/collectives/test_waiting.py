@@ -90,6 +90,7 @@ def test_warning_after_a_long_wait(comm_world, capfd):
     comm.Free()
 
 
+@pytest.mark.lengthy
 @pytest.mark.mpi(2, 5)
 def test_timeout_is_for_each_wait_not_for_the_life(comm_world):
     with smcoll.Comm(comm_world, smcoll.Config(timeout=2)) as comm:
@@ -145,6 +146,7 @@ def test_a_call_completes_though_ranks_that_are_ahead_gave_up(comm_world, monkey
     signal.signal(signal.SIGALRM, former)
 
 
+@pytest.mark.lengthy
 @pytest.mark.mpi(2)
 def test_waiting_costs_little_cpu(comm_world):
     """A rank that waits long sleeps: after the spin and the yields."""

@@ -361,6 +361,7 @@ def test_ranks_agree_without_the_table_that_rank_0_lacks(comm_world, tmp_path):
 # ---------------------------------------------------------------------- the command
 
 
+@pytest.mark.lengthy
 def test_tune_measures_and_its_table_is_used(tmp_path):
     table = tmp_path / "table.json"
     result = smcoll("tune", "-n", 2, "--sizes", "8,4K,64K", "--collectives", "barrier,allreduce",

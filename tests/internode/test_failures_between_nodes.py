@@ -250,6 +250,7 @@ VANISH = """
 """
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("nodes, victims, count, helper", [
     ("0011", "23", 1, "helper"),
     ("00112", "23", 100_000, "no helper"),

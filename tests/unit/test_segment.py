@@ -102,6 +102,7 @@ def test_streams_keep_to_their_share():
     assert segment.memory_cost(smcoll.Config(), 1000)["streams_per_rank"] < 1000 * (2 * PAGE + 1024)
 
 
+@pytest.mark.lengthy
 @pytest.mark.staged(RESERVED)
 @pytest.mark.one_node
 @pytest.mark.mpi(2, 3, 5)
@@ -235,6 +236,7 @@ def test_garbage_collection_is_local(comm_world):
         assert mappings() == []
 
 
+@pytest.mark.lengthy
 @pytest.mark.mpi(2, 5)
 def test_made_and_freed_in_a_loop(comm_world):
     """Neither descriptors nor the budget run out: the last one is as good as the first."""
