@@ -32,7 +32,7 @@ def read(file: Path) -> dict:
 
 
 def lower_bound(limits: dict, collective: str, nbytes: int, ranks: int, *,
-          statistic: str = "low") -> float | None:
+                statistic: str = "low") -> float | None:
     """The least time in µs that a call can take on the machine that ``limits`` is of.
 
     ``nbytes`` is the vector's size, or the block's, as `workloads` counts (not used for barriers);

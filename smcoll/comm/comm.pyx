@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from smcoll.base.signature cimport COLLECTIVE_BARRIER
 from smcoll.comm.state cimport (
-    State, engine_of, installed_config, is_predefined, keyvals, new_state, count_fallback,
+    State, count_fallback, engine_of, installed_config, is_predefined, keyvals, new_state,
     set_installed_config, settings_for, state_of,
 )
 from smcoll.engine.engine cimport Engine

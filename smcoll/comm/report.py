@@ -41,11 +41,10 @@ class Report:
         if self.rank != 0 or not sums:
             return
         lines = [("collective", "calls", "bytes", "seconds", "path", "algorithm, or why MPI")]
-        # Calls that went to MPI at once are counted, not measured.
-        lines += [(collective, str(calls), *((str(nbytes), f"{seconds:.6f}") if seconds else "--"),
-                   path, reason)
-                  for (collective, path, reason), (calls, nbytes, seconds)
-                  in sorted(sums.items())]
+        for (collective, path, reason), (calls, nbytes, seconds) in sorted(sums.items()):
+            # Calls that went to MPI at once are counted, not measured.
+            measured = (str(nbytes), f"{seconds:.6f}") if seconds else ("-", "-")
+            lines.append((collective, str(calls), *measured, path, reason))
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         _print("\n".join(
             "smcoll: " + "  ".join(

@@ -240,8 +240,7 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
     unheeded = spanning.span.unheeded()
     if unheeded and rank == 0:
         print(f"smcoll: {unheeded}; this communicator of {size} ranks is on {placement.nodes} "
-              "nodes",
-              file=sys.stderr, flush=True)
+              "nodes", file=sys.stderr, flush=True)
     spanning.use(select.decide(dataclasses.replace(config, **dict.fromkeys(
         ONE_NODE_ONLY, "auto")), size, oversubscribed))
     return spanning, ""

@@ -10,8 +10,8 @@ from mpi4py import MPI
 
 from smcoll.engine.engine cimport Engine
 
-from smcoll.comm.setup import set_up
 from smcoll.comm.report import Report
+from smcoll.comm.setup import set_up
 from smcoll.config import Config
 from smcoll.errors import Error, SegmentError, TopologyError
 from smcoll.mpi import uncaught
