@@ -7,6 +7,7 @@ cdef enum:
     SMALLEST_IN_TURN = 4096    # bytes (place_in_turn)
     LINE_HEADER = 32           # bytes of a Line before its payload
     MAX_BANKS = 8
+    SAMPLES = 8                # calls of a trial that are measured
     STORE_CLASSES = 13         # sizes by which costs of reading are published: 4 KiB to 16 MiB
 
 # Status.awaited of a call that MPI carries out.
@@ -34,6 +35,12 @@ cdef struct Published:
     uint64_t nbytes
     uint64_t history           # what it called before (Team.history)
     uint64_t number            # of the call as users count them: without stages of ours
+
+
+# What one call of a trial took on one rank (learning.pyx); `call` last, with release.
+cdef struct Sample:
+    uint64_t arrived           # monotonic ns
+    uint64_t call              # 24 bits of its number as users count, 40 of its time in ns; 0: none
 
 
 # The first line of a rank's control pages.
@@ -67,6 +74,7 @@ cdef struct Layout:
     size_t exchange
     size_t rooted
     size_t flags               # banks x segments lines
+    size_t samples             # of calls on trial: SAMPLES
     size_t control             # bytes of the control pages; streams, then data regions follow
     # Streams: for every other rank a ring of cells that only that rank reads, a chunk behind each
     # cell, and for every other rank a line with how many of its cells this rank has read.
@@ -108,6 +116,16 @@ cdef inline Status *status_of(const Layout *layout, char *base, int rank) noexce
 # Whether and how the rank sleeps in a wait (team.pxd), for who could wake it.
 cdef inline int *asleep_of(const Layout *layout, char *base, int rank) noexcept nogil:
     return <int *> (rank_range(layout, base, rank) + layout.asleep)
+
+
+# What the rank, if it is rank 0, tells all others (plans.pxd: News): behind the word that says how
+# it sleeps, in the same line.
+cdef inline uint64_t *told_by(const Layout *layout, char *base, int rank) noexcept nogil:
+    return <uint64_t *> (rank_range(layout, base, rank) + layout.asleep) + 1
+
+
+cdef inline Sample *samples_of(const Layout *layout, char *base, int rank) noexcept nogil:
+    return <Sample *> (rank_range(layout, base, rank) + layout.samples)
 
 
 # kind 0: barrier of a data bank, 1: of a bank of rooted inline slots.

@@ -24,6 +24,7 @@ from smcoll.base.signature cimport COLLECTIVES
 from smcoll.memory.huge_pages cimport HUGE_PAGE, make_huge, map_at_huge_page
 from smcoll.segment cimport AWAITS_MPI, Layout, Published, Status
 
+from smcoll.algorithms import EXCHANGE, ROOTED
 from smcoll.config import MAX_INLINE_SLOTS, MAX_SEGMENTS
 
 cdef extern from "sys/mman.h" nogil:
@@ -127,6 +128,8 @@ cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size
     at += <size_t> banks * inline_slots * layout.rooted_slot
     layout.flags = at
     at += <size_t> banks * segments * LINE_BYTES
+    layout.samples = at
+    at += SAMPLES * sizeof(Sample)
     layout.control = _round_up(at, page)
     layout.streams = _round_up(
         layout.chunks + others * layout.stream_cells * layout.stream_room, page)
@@ -505,6 +508,11 @@ cdef class Mapping:
     def bytes_total(self):
         """Bytes of memory in the whole mapping, all of it reserved."""
         return PAGE + self.layout.ranks * self.bytes_per_rank
+
+    @property
+    def inline_sizes(self):
+        """Largest payload of each kind of flag lines (``algorithms.EXCHANGE``, ``ROOTED``)."""
+        return {EXCHANGE: self.layout.inline_size, ROOTED: self.layout.rooted_inline_size}
 
     @property
     def bytes_mapped(self):

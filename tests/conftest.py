@@ -6,6 +6,7 @@ from pathlib import Path
 
 # What somebody measured on this machine must not decide what tests see.
 os.environ["SMCOLL_TABLE"] = "off"
+os.environ["XDG_CACHE_HOME"] = "/dev/null/none"
 
 # So that test modules can `import harness`, and the papers' applications, with every import mode,
 # outside and inside the jobs.

@@ -17,11 +17,9 @@ from smcoll.bench.points import points_of
 from smcoll.config import Config
 from smcoll.tuning.model.fit import tuned
 from smcoll.tuning.select import SHARED_HEAP, defaults
+from smcoll.tuning.variants import radices, section_sizes, worth_its_work
 
 KIB, MIB = 1 << 10, 1 << 20
-SECTIONS = (16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB)
-# All ranks together reduce ranks**2 vectors then.
-LARGEST_ALL_READ = 16 * MIB
 PROBE_SECTION = 32 * KIB
 PROBE_SIZES = (512, 4 * KIB, 32 * KIB, 256 * KIB, MIB, 2 * MIB, 3 * MIB, 4 * MIB, 16 * MIB)
 # That a measurement moves, in passes: of 1 MiB the first dozen take up to twice as long, until
@@ -49,7 +47,7 @@ class TuneTask:
             if algorithm == SHARED_HEAP and not (
                     self.heap and nbytes >= Config(**self.config).heap_threshold):
                 continue  # arrays are private
-            if algorithm == "all_read" and nbytes * ranks > LARGEST_ALL_READ and ranks > 2:
+            if not worth_its_work(algorithm, nbytes, ranks):
                 continue
             names = [name for name in RADICES.get((collective, algorithm), ())
                      if name in ("fan_in", "fan_out")]
@@ -65,11 +63,7 @@ class TuneTask:
         """Section sizes worth trying; 0: the collective has none of its own."""
         if collective == "barrier" or collective not in tuned(self.heap):
             return [0]
-        if nbytes <= SECTIONS[0]:
-            return [SECTIONS[0]]
-        chosen = SECTIONS if ranks <= 2 else sorted(
-            {*SECTIONS[1::2], self.usual_section(collective, nbytes, ranks)})
-        return [section for section in chosen if section <= nbytes] or [chosen[0]]
+        return section_sizes(nbytes, ranks, self.usual_section(collective, nbytes, ranks))
 
     def usual_section(self, collective: str, nbytes: int, ranks: int) -> int:
         """The built-in default's, which all others are compared with."""
@@ -140,11 +134,6 @@ class TuneTask:
         for name, one in variants.items():
             yield {"collective": collective, "bytes": nbytes, "ranks": bench.ranks, **one,
                    "us": result.median(name)}
-
-
-def radices(ranks: int) -> list[int]:
-    """Flat, and two narrower trees."""
-    return sorted({min(radix, max(1, ranks - 1)) for radix in (2, 4, ranks - 1)})
 
 
 def contender(comm, collective: str, name: str, variant: dict):

@@ -33,7 +33,7 @@ from smcoll.kernels import kernels
 from smcoll.launch import launch
 from smcoll.segment import memory_cost
 from smcoll.topology import node, sysfs
-from smcoll.tuning import distance, select, tables
+from smcoll.tuning import distance, learned, select, tables
 
 FORMULA = "page + ranks * (control + streams + banks * segments * segment_size)"
 
@@ -48,6 +48,9 @@ def info_command(
     topology: Annotated[bool, typer.Option(
         "--topology", metavar=options.FLAG, show_default=False, rich_help_panel=options.SHOWN,
         help="The machine's levels instead, bindings, and hardware communicators.")] = False,
+    learned_rows: Annotated[bool, typer.Option(
+        "--learned", metavar=options.FLAG, show_default=False, rich_help_panel=options.SHOWN,
+        help="What programs have found on this machine instead.")] = False,
     yes: Annotated[bool, typer.Option(
         "-y", "--yes", metavar=options.FLAG, show_default=False, rich_help_panel=options.SHOWN,
         help="With --topology: don't ask before many ranks.")] = False,
@@ -61,9 +64,9 @@ def info_command(
 ) -> None:
     """Show MPI, cores, shared memory, segment layout and algorithms."""
     check_files(json=json_file, dot=dot_file, plot=plot_file)
+    if topology + config + learned_rows > 1:
+        raise typer.BadParameter("--topology, --config and --learned are different tables")
     if topology:
-        if config:
-            raise typer.BadParameter("--topology and --config are different tables")
         if ranks is not None and not launch.under_mpiexec():
             guard.check_ranks([ranks], (), yes)
         info_topology.show(ranks, json_file, dot_file, plot_file)
@@ -71,6 +74,12 @@ def info_command(
     if dot_file is not None or plot_file is not None:
         raise typer.BadParameter("--dot and --plot draw what --topology shows: give that, too")
     console = page_console()
+    if learned_rows:
+        if json_file is not None:
+            write_json(json_file, {"learned": learned.read()})
+        announce(console, "What communicators have found on this machine (Config(learn=...))", 1)
+        print_learned(console)
+        return
     if config:
         settings = configuration.describe()
         if json_file is not None:
@@ -171,6 +180,34 @@ def print_settings(console: Console, settings: list[dict]) -> None:
         [("", [[f"{row['name']}\n{row['environment']}",
                 f"{row['default']} {row['unit']}".strip().replace(" ", "\n"),
                 row["documentation"]] for row in settings])]))
+
+
+def print_learned(console: Console) -> None:
+    """The table of `smcoll info --learned`."""
+    def words(collective: str, row: dict | None) -> str:
+        if row is None:
+            return "the table's"
+        sections = "" if collective == "barrier" else f", {size(row['section_bytes'])}"
+        return row["algorithm"] + sections
+
+    def time(ns: float | None) -> str:
+        return "" if ns is None else f"{ns / 1000:.3g}"
+
+    kinds = learned.read()
+    if not kinds:
+        console.print(f"nothing so far ({learned.file() or 'no home folder'})", soft_wrap=True)
+        return
+    console.print(sectioned(
+        [Column("collective", left=True), Column("bytes", left=True),
+         Column("best, section", left=True, wraps=True), Column("us"),
+         Column("second, section", left=True, wraps=True), Column("us")],
+        [(kind, [[collective, f"up to {size(1 << int(in_class))}",
+                  words(collective, entry["best"]), time(entry.get("best_ns")),
+                  words(collective, entry["second"]), time(entry.get("second_ns"))]
+                 for collective, classes in collectives.items()
+                 for in_class, entry in sorted(classes.items(), key=lambda item: int(item[0]))])
+         for kind, collectives in kinds.items()]))
+    console.print(f"{learned.file()}", soft_wrap=True)
 
 
 def print_facts(console: Console, facts: dict) -> None:

@@ -13,7 +13,7 @@ from smcoll.cli import guard, jobs, model, model_output, options, output, select
 from smcoll.cli.page import page_console, prose
 from smcoll.launch import launch
 from smcoll.topology import hardware, node
-from smcoll.tuning import tables
+from smcoll.tuning import learned, tables
 from smcoll.tuning.model import fit, machine, parameters
 
 
@@ -216,15 +216,22 @@ def print_verdict(console: Console, rows: list[dict], states: dict) -> None:
 
 
 def clear_table(setting: str) -> None:
-    """Remove the table that a setting names."""
+    """Remove the table that a setting names; the default one with what programs have learned."""
     file = tables.file_of(setting)
     if file is None:
         raise typer.BadParameter("--clear --table off: there is nothing to remove")
-    try:
-        found = tables.clear(file)
-    except OSError as error:
-        raise typer.BadParameter(f"--table {file}: {error.strerror}") from None
-    typer.echo(f"removed: {file}" if found else f"there is no decision table {file}")
+    files = [file]
+    if setting == "auto" and (found := learned.file()) is not None:
+        files.append(found)
+    for one in files:
+        try:
+            was_there = tables.clear(one)
+        except OSError as error:
+            raise typer.BadParameter(f"--table {one}: {error.strerror}") from None
+        if was_there:
+            typer.echo(f"removed: {one}")
+        elif one == file:
+            typer.echo(f"there is no decision table {one}")
 
 
 def write_table(console: Console, setting: str, record: dict) -> None:

@@ -7,7 +7,7 @@ without a kernel.
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from libc.stdint cimport uintptr_t
@@ -156,6 +156,9 @@ class Collectives(Reductions, Movement, Objects):
         if isinstance(engine, SpanningEngine):
             return explain_spanning(engine, collective, nbytes)
         row = decision_for(engine.decisions, collective, nbytes)
+        learned, why = engine.what_is_learned(collective, nbytes)
+        if why is not None:
+            row = replace(learned or row, reason=why)
         inline = engine.is_inline(collective, row.number, nbytes)
         stores, why = engine.stores_in_use(
             COLLECTIVE_NUMBERS[collective],

@@ -18,6 +18,7 @@ class Report:
     def __init__(self) -> None:
         self.rank: int | None = None
         self.sums: dict[tuple[str, ...], list] = {}
+        self.learned: list[str] = []
 
     def announce(self, comm: MPI.Comm, reason: str) -> None:
         """One line for a communicator that is about to be used, by its rank 0."""
@@ -27,8 +28,9 @@ class Report:
             _print(f"smcoll: communicator {name + ' ' if name else ''}of {comm.Get_size()} ranks: "
                    f"{reason}")
 
-    def add(self, rows: list[dict]) -> None:
-        """Rows of ``Comm.stats()``, of a communicator that ends."""
+    def add(self, rows: list[dict], learned: list[str]) -> None:
+        """Rows of ``Comm.stats()``, and what was learned, of a communicator that ends."""
+        self.learned += learned
         for row in rows:
             key = (row["collective"], row["path"], row.get("reason", row["algorithm"]))
             sums = self.sums.setdefault(key, [0, 0, 0.0])
@@ -46,11 +48,13 @@ class Report:
             measured = (str(nbytes), f"{seconds:.6f}") if seconds else ("-", "-")
             lines.append((collective, str(calls), *measured, path, reason))
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        _print("\n".join(
+        learned, self.learned = self.learned, []
+        table = [
             "smcoll: " + "  ".join(
                 cell.rjust(width) if i in (1, 2, 3) else cell.ljust(width)
                 for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
-            ).rstrip() for cells in lines))
+            ).rstrip() for cells in lines]
+        _print("\n".join([*table, *(f"smcoll: learned: {line}" for line in learned)]))
 
 
 def _print(text: str) -> None:

@@ -25,10 +25,11 @@ from smcoll.kernels import kernels
 from smcoll.memory import cross_memory, heap, heap_arrays
 from smcoll.memory.budget import budget
 from smcoll.mpi import progress
-from smcoll.mpi.agreement import attempt, gather, problem_of, this_thread
+from smcoll.mpi.agreement import attempt, fits, gather, problem_of, this_thread
 from smcoll.segment import NONCE_BYTES, Mapping, remove_stale
+from smcoll.sync.domains import Domains
 from smcoll.topology import domains, node, sysfs
-from smcoll.tuning import select, tables
+from smcoll.tuning import learned, select, tables, variants
 
 
 def ranks_on_node() -> int:
@@ -159,9 +160,29 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
         table = (tables.for_ranks(config, size, oversubscribed, heaps is not None)
                  if rank == 0 else None)
         memories = [fact["memory"] for fact in facts]
+        locations = [fact["location"] for fact in facts]
+        kind = learned.Kind(size, oversubscribed, len(Domains(locations)), heaps is not None)
         reads = config.kernel_copy and all(map(cross_memory.readable, memories))
-        records = gather(comm, {"table": table, "reads": reads, "cache": sysfs.core_cache()})
-        table = records[0]["table"]
+
+        def decide(table: dict | None, core_cache: int) -> tuple[dict, dict]:
+            decisions = select.decide(config, size, oversubscribed, kind.domains, table, kind.heap,
+                                      0 if oversubscribed else core_cache)
+            return decisions, {} if config.learn == "off" else variants.for_communicator(
+                config, decisions, size, kind.domains)
+
+        record = {"table": table, "reads": reads, "cache": sysfs.core_cache(), "known": []}
+        if rank == 0 and config.learn != "off":
+            try:
+                rows, tried = decide(table, record["cache"])
+                record["known"] = learned.recall(kind, tried, lambda collective, in_class: (
+                    variants.to_try(collective, tried[collective], in_class, size,
+                                    rows[collective], mapping.inline_sizes)))
+            except Exception as error:   # of rank 0 alone: the others wait for its record
+                print(f"smcoll: what was learned on this machine is not used ({error!r})",
+                      file=sys.stderr, flush=True)
+            while record["known"] and not fits(record):
+                record["known"].pop()
+        records = gather(comm, record)
         reads = all(record["reads"] for record in records)
         core_cache = 0 if oversubscribed else records[0]["cache"]
         engine = None
@@ -170,7 +191,7 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
             nonlocal engine
             engine = NodeEngine(mapping, config, rank, size, oversubscribed, instructions,
                                 progress.poke, budget,
-                                locations=[fact["location"] for fact in facts])
+                                locations=locations)
             if heaps is not None:
                 engine.use_heaps(heaps, select.direct_sizes(config, size, core_cache))
             if reads:
@@ -181,8 +202,10 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
                 nbytes, caches = sysfs.last_level_caches()
                 engine.write_around_caches(select.streaming_sizes(
                     size, nbytes * min(caches, size)))
-            engine.use(select.decide(config, size, oversubscribed, len(engine.domains), table,
-                                     heaps is not None, core_cache))
+            decisions, to_learn = decide(records[0]["table"], core_cache)
+            engine.use(decisions)
+            if config.learn != "off":
+                engine.learn(to_learn, records[0]["known"], kind, config.learn == "on")
 
         # Agreed, too: nobody may look at our words before they have their first values.
         problem = attempt(comm, make_engine)
@@ -210,8 +233,8 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
     here = [facts[peer] for peer in placement.members[mine]]
     try:
         # Arrays in shared heaps are staged there.
-        engine, problem = _node_engine(neighbours, dataclasses.replace(config, heap=False), here,
-                                       instructions)
+        engine, problem = _node_engine(
+            neighbours, dataclasses.replace(config, heap=False, learn="off"), here, instructions)
     except SegmentError as error:
         # Of this node alone: one that raised here would leave the others waiting.
         engine, problem = None, str(error)[:400]

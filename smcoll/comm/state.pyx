@@ -78,10 +78,13 @@ cdef class State:
     def close(self):
         """End the engine, locally; the communicator can't be used through it any more."""
         if not self.closed and self.established and self.config.verbose:
-            _report.add(self.stats())
-        self.closed = True
+            _report.add(self.stats(), [] if self.engine is None else self.engine.lines_of_lessons())
+        was_open, self.closed = not self.closed, True
         if self.engine is not None:
             self.engine.close()
+            if was_open:
+                # Last: it may write a file, and others must know before that this rank has left.
+                self.engine.keep_lessons()
 
     def abandon(self):
         """Give the communicator up, locally: others that wait for this rank fail, too."""
@@ -114,6 +117,7 @@ def _disown_all():
             state.engine.disown()
     _live_states.clear()
     _report.sums.clear()
+    _report.learned.clear()
 
 
 os.register_at_fork(after_in_child=_disown_all)

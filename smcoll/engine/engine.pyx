@@ -129,6 +129,13 @@ cdef class Engine:
     cdef reduction_kernel kernel_of(self, int op, int element_type) noexcept nogil:
         return reduction_kernel_for(op, element_type, self.instruction_set)
 
+    def keep_lessons(self):
+        """For later jobs, what this communicator has found about its calls. Local."""
+
+    def lines_of_lessons(self):
+        """A line for each class of calls that was explored, on rank 0."""
+        return []
+
     @property
     def decisions(self):
         """``{collective: [Decision, ...]}``: what calls follow, by size."""

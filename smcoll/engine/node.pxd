@@ -7,6 +7,7 @@ from smcoll.engine.engine cimport Engine
 from smcoll.engine.exchanges cimport Exchanges
 from smcoll.engine.failure cimport AcrossNodes, FailureDetector
 from smcoll.engine.fallback cimport Fallback
+from smcoll.engine.learning cimport Learner
 from smcoll.engine.member cimport Member
 from smcoll.engine.peer_memory cimport PeerMemory
 from smcoll.engine.reservation cimport Reservation
@@ -23,6 +24,7 @@ cdef class NodeEngine(Engine):
     cdef PeerMemory peers
     cdef Exchanges exchanges
     cdef Fallback fallback
+    cdef Learner learner       # None: what calls follow is what the tables say
 
     # Stages of a call over several nodes.
     cdef int carry_out_stage(self, int collective, uint64_t signature, uint64_t nbytes,

@@ -15,6 +15,7 @@ from smcoll.engine.engine cimport Engine, signature_of, stream_signature
 from smcoll.engine.exchanges cimport Exchanges
 from smcoll.engine.failure cimport AcrossNodes, FailureDetector
 from smcoll.engine.fallback cimport Fallback
+from smcoll.engine.learning cimport Learner
 from smcoll.engine.member cimport Member
 from smcoll.engine.peer_memory cimport PeerMemory
 from smcoll.engine.plans cimport Plans
@@ -75,21 +76,30 @@ cdef class NodeEngine(Engine):
     cdef int carry_out(self, int collective, uint64_t signature, Call *call,
                        const Plan *plan, void *details) except -1:
         cdef Tally *tally = &self.statistics.carried_out[collective][plan.algorithm]
-        cdef int64_t start
+        cdef int64_t start, arrived = 0
         cdef int status
+        cdef bint meets = False
         if (needs_data_regions(self.team, collective, plan.algorithm, call.nbytes)
                 and self.memory.have_data_regions(signature, call.nbytes) == USE_MPI):
             return USE_MPI
+        if self.plans.told != NULL and self.learner.leads and not self.protocol.is_later_stage:
+            meets = self.learner.lead(collective, plan, call.nbytes)
         call.team = self.team
         call.plan = plan
         call.details = details
         self.protocol.enter()
+        if self.plans.told != NULL:
+            arrived = self.learner.arrive(collective, plan, call.nbytes)
+            if meets:
+                self.learner.met = self.team.number
         start = started(tally, call.nbytes)
         self.team.direct_bytes = 0
         begin_call(self.team, signature, call.nbytes)
         if call.nbytes > RELEASE_GIL_ABOVE:
             self.protocol.release_gil()
         status = run_collective(call, collective)
+        if arrived != 0:
+            self.learner.depart(arrived)
         finished(tally, start, self.team.direct_bytes)
         if status != DONE:
             self.peers.keep(call.send)
@@ -103,7 +113,9 @@ cdef class NodeEngine(Engine):
         cdef const Plan *plan
         cdef Tally *tally
         cdef uint64_t signature
+        cdef int64_t arrived = 0
         cdef int status
+        cdef bint meets = False
         operation.kernel = self.kernel_of(op, element_type)
         if operation.kernel == NULL:
             with gil:
@@ -118,10 +130,16 @@ cdef class NodeEngine(Engine):
                 if self.memory.have_data_regions(signature, call.nbytes) == USE_MPI:
                     self.call_is_over()
                     return USE_MPI
+        if self.plans.told != NULL and self.learner.leads and not self.protocol.is_later_stage:
+            meets = self.learner.lead(COLLECTIVE_ALLREDUCE, plan, call.nbytes)
         status = self.protocol.enter_without_gil()
         if status != DONE:
             with gil:
                 self.protocol.explain_refusal(status)
+        if self.plans.told != NULL:
+            arrived = self.learner.arrive(COLLECTIVE_ALLREDUCE, plan, call.nbytes)
+            if meets:
+                self.learner.met = self.team.number
         tally = &self.statistics.carried_out[COLLECTIVE_ALLREDUCE][plan.algorithm]
         tally.calls += 1
         tally.nbytes += call.nbytes
@@ -130,6 +148,8 @@ cdef class NodeEngine(Engine):
         call.plan = plan
         call.details = NULL
         status = run_collective(&call, COLLECTIVE_ALLREDUCE)
+        if arrived != 0:
+            self.learner.depart(arrived)
         if status != DONE:
             self.peers.keep(send)
             self.peers.keep(recv)
@@ -161,6 +181,37 @@ cdef class NodeEngine(Engine):
         cdef int number = COLLECTIVE_NUMBERS[collective]
         self.fallback.carry_out(start_call, number, root, op, element_type, nbytes,
                                 &self.statistics.left_to_mpi[number])
+
+    # ------------------------------------------------------------------ what it learns
+
+    def learn(self, variants, known, kind, bint explores):
+        """Follow what was found for such communicators. Between two calls, alike on all ranks.
+
+        ``variants``: ``{collective: (Decision, ...)}``; ``known``: ``[(collective, class, variant,
+        runner-up), ...]``, variants as numbers from 1 on; ``kind``: a ``tuning.learned.Kind``;
+        ``explores``: find out more.
+        """
+        self.learner = Learner(self.plans, kind, self.member.mapping.inline_sizes)
+        self.learner.start(self.member, variants, known, explores)
+
+    @property
+    def lessons(self):
+        """Rank 0's: ``{(collective, class): Lesson}`` of the classes that were explored."""
+        return {} if self.learner is None else dict(self.learner.lessons)
+
+    def what_is_learned(self, collective, size_t nbytes):
+        """For such a call: the variant that it follows, None for the table's row; and what was
+        found, None where nothing was."""
+        return (None, None) if self.learner is None else self.learner.explain(collective, nbytes)
+
+    def lines_of_lessons(self):
+        """A line for each class that was explored, on rank 0."""
+        return [] if self.learner is None else self.learner.lines()
+
+    def keep_lessons(self):
+        """For later jobs on this machine. Local; rank 0 does something."""
+        if self.learner is not None:
+            self.learner.keep()
 
     # ------------------------------------------------------------------ memory
 
@@ -349,8 +400,11 @@ cdef class NodeEngine(Engine):
     def disown(self):
         """In a forked child: the communicator is its parent's, whatever the child does."""
         self.failures.disown()
+        if self.learner is not None:
+            self.learner.forget()
 
     def close(self):
         """Say that we left, and unmap. Local; safe to call twice, and in a forked child."""
         if not self.member.closed:
+            self.plans.told = NULL     # it is read before a call can find out that this is the end
             self.protocol.close()

@@ -1,15 +1,65 @@
 cimport cython
+from libc.stdint cimport uint64_t
+
+from smcoll.base.atomics cimport load_relaxed
 from smcoll.base.signature cimport COLLECTIVES
 from smcoll.coll.pipeline cimport Plan
+from smcoll.sync.team cimport Team
 from smcoll.sync.trees cimport Tree
 
 cdef enum:
     MAX_CHOICES = 18      # a table's rows (tables.MOST_ROWS), and two more where arrays are shared
+    SIZE_CLASSES = 32
+
+
+cdef extern from *:
+    int __builtin_clzll(unsigned long long) noexcept nogil
+
+
+# By powers of two: class c has the calls of up to 2^c bytes that have more than the class before;
+# the last one has all longer ones, too.
+cdef inline int size_class(size_t nbytes) noexcept nogil:
+    return 0 if nbytes <= 1 else min(64 - __builtin_clzll(nbytes - 1), SIZE_CLASSES - 1)
 
 
 cdef struct Choice:
     size_t up_to               # largest nbytes this row is for
     Plan plan
+
+
+# What rank 0 tells the others in one word (Plans.news): a class follows a variant of its plan,
+# for good or for some calls. From the lowest bit up: variant (8 bits; 0: the table's row), class
+# (5), collective (5), window (5; 0: for good), number of the first call that is over when it holds.
+cdef struct News:
+    uint64_t after             # holds where the caller has been in so many of the user's calls
+    uint64_t until             # and no more where it has been in so many; 0: for good
+    int collective, size_class, variant
+
+
+cdef enum:
+    SHORTEST_WINDOW = 10       # calls; each number of a window is twice as many as the one before
+    WINDOWS = 16
+
+
+cdef inline uint64_t pack_news(uint64_t after, int window, int collective, int size_class,
+                               int variant) noexcept nogil:
+    return (after << 23 | <uint64_t> window << 18 | <uint64_t> collective << 13
+            | <uint64_t> size_class << 8 | <uint64_t> variant)
+
+
+cdef inline uint64_t after_in(uint64_t word) noexcept nogil:
+    return word >> 23
+
+
+cdef inline News unpack_news(uint64_t word) noexcept nogil:
+    cdef News news
+    cdef int window = <int> (word >> 18) & 31
+    news.after = after_in(word)
+    news.until = 0 if window == 0 else news.after + (<uint64_t> SHORTEST_WINDOW << (window - 1))
+    news.collective = <int> (word >> 13) & 31
+    news.size_class = <int> (word >> 8) & 31
+    news.variant = <int> word & 255
+    return news
 
 
 @cython.final
@@ -22,8 +72,47 @@ cdef class Plans:
     cdef dict ordered          # plans for operations that don't commute
     cdef Choice table[COLLECTIVES][MAX_CHOICES]
     cdef int choices[COLLECTIVES]
+    # Of a communicator that learns.
+    cdef const uint64_t *told  # rank 0's word; NULL: it does not learn
+    cdef const Team *team
+    cdef uint64_t heeded       # the last word
+    cdef News trial            # what it said, if that is for some calls only
+    cdef Plan *variants[COLLECTIVES]
+    cdef int variant_counts[COLLECTIVES]
+    cdef int variant_of[COLLECTIVES][SIZE_CLASSES]     # 0: what the table says
 
     cdef Tree tree(self, int radix)
     cdef Plan plan(self, int collective, decision)
-    cdef const Plan *choose(self, int collective, size_t nbytes) noexcept nogil
     cdef const Plan *choose_in_order(self, collective, size_t nbytes, bint commutes) except NULL
+    cdef learn(self, const uint64_t *told, const Team *team, variants, rows)
+    cdef void heed(self, uint64_t word) noexcept nogil
+    cdef bint is_tried_by(self, const Plan *plan) noexcept nogil
+
+    # Inline: part of each call, from other modules. What a call of so many bytes follows.
+    cdef inline const Plan *choose(self, int collective, size_t nbytes) noexcept nogil:
+        cdef const Plan *plan
+        if self.told != NULL:
+            plan = self.learned(collective, nbytes)
+            if plan != NULL:
+                return plan
+        return self.in_table(collective, nbytes)
+
+    cdef inline const Plan *in_table(self, int collective, size_t nbytes) noexcept nogil:
+        cdef int i, last = self.choices[collective] - 1
+        for i in range(last):
+            if nbytes <= self.table[collective][i].up_to:
+                return &self.table[collective][i].plan
+        return &self.table[collective][last].plan
+
+    # What rank 0 has told of such calls; NULL: nothing, the table holds. All ranks find the same
+    # for the same call: see learning.pyx.
+    cdef inline const Plan *learned(self, int collective, size_t nbytes) noexcept nogil:
+        cdef uint64_t word = load_relaxed(self.told)
+        cdef int in_class = size_class(nbytes), variant
+        if word != self.heeded:
+            self.heed(word)
+        variant = self.variant_of[collective][in_class]
+        if (self.team.number < self.trial.until and collective == self.trial.collective
+                and in_class == self.trial.size_class):
+            variant = self.trial.variant
+        return NULL if variant == 0 else &self.variants[collective][variant - 1]

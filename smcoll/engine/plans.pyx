@@ -1,7 +1,13 @@
 """Which algorithm a call follows: a communicator's trees and plans, made once from decisions."""
 
 cimport cython
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport calloc, free
+
+from smcoll.base.atomics cimport load_relaxed, load_relaxed_int
+from smcoll.base.signature cimport COLLECTIVES
 from smcoll.coll.pipeline cimport Plan
+from smcoll.sync.team cimport Team
 from smcoll.sync.trees cimport Tree
 
 from smcoll.algos import COLLECTIVE_NUMBERS
@@ -43,12 +49,14 @@ cdef class Plans:
     def use(self, decisions):
         """Decide so from now on: ``{collective: [Decision, ...]}``, ascending ``up_to``.
 
-        Between two calls, alike on all ranks. Collectives that are not in it keep their rows.
+        Between two calls, alike on all ranks. Collectives that are not in it keep their rows. Who
+        says so decides from now on: nothing is learned any more.
         """
         cdef int number, i
         for collective, rows in decisions.items():
             if len(rows) > MAX_CHOICES:
                 raise ValueError(f"more than {MAX_CHOICES} rows for {collective}")
+        self.told = NULL
         self.decisions = self.decisions | decisions
         self.ordered.clear()
         for collective, rows in decisions.items():
@@ -58,19 +66,18 @@ cdef class Plans:
                 self.table[number][i].plan = self.plan(number, row)
             self.choices[number] = len(rows)
 
-    cdef const Plan *choose(self, int collective, size_t nbytes) noexcept nogil:
-        cdef int i, last = self.choices[collective] - 1
-        for i in range(last):
-            if nbytes <= self.table[collective][i].up_to:
-                return &self.table[collective][i].plan
-        return &self.table[collective][last].plan
-
     cdef const Plan *choose_in_order(self, collective, size_t nbytes, bint commutes) except NULL:
-        """What an operation follows that may not commute: operands in rank order then."""
+        """What an operation without a kernel follows, which may not commute: operands in rank
+        order then. Nothing that was learned: that is about kernels, and large elements may not fit
+        other sections.
+        """
         cdef _KeptPlan kept
         number = COLLECTIVE_NUMBERS[collective]
+        if self.told != NULL:
+            # All ranks meet in such calls, too: no word may be missed (learning.pyx).
+            self.heed(load_relaxed(self.told))
         if commutes:
-            return self.choose(number, nbytes)
+            return self.in_table(number, nbytes)
         row = in_rank_order(self.decisions, collective, nbytes)
         key = collective, row.up_to
         kept = self.ordered.get(key)
@@ -79,6 +86,53 @@ cdef class Plans:
             kept.plan = self.plan(number, row)
             self.ordered[key] = kept
         return &kept.plan
+
+    # ------------------------------------------------------------------ what is learned
+
+    cdef learn(self, const uint64_t *told, const Team *team, variants, rows):
+        """Heed rank 0's word from now on. Between two calls, alike on all ranks.
+
+        ``variants``: ``{collective: [Decision, ...]}``, which its numbers stand for; ``rows``:
+        ``[(collective, class, variant), ...]`` that hold from the beginning.
+        """
+        cdef int number, i
+        for collective, decisions in variants.items():
+            number = COLLECTIVE_NUMBERS[collective]
+            self.variants[number] = <Plan *> calloc(len(decisions), sizeof(Plan))
+            if self.variants[number] == NULL:
+                raise MemoryError
+            for i, decision in enumerate(decisions):
+                self.variants[number][i] = self.plan(number, decision)
+            self.variant_counts[number] = len(decisions)
+        for collective, class_number, variant in rows:
+            self.variant_of[<int> COLLECTIVE_NUMBERS[collective]][<int> class_number] = variant
+        self.team = team
+        self.told = told
+
+    cdef void heed(self, uint64_t word) noexcept nogil:
+        """Take over what rank 0 has told, if it holds already."""
+        cdef News news
+        # In a call the number may be taken back: who asks then, a signal handler, is refused.
+        if (word == self.heeded or after_in(word) > self.team.number
+                or load_relaxed_int(&self.team.status.busy)):
+            return
+        self.heeded = word
+        news = unpack_news(word)
+        if not news.collective < COLLECTIVES or news.variant > self.variant_counts[news.collective]:
+            return                 # damaged (protocol rule 10)
+        self.trial = news
+        if news.until == 0:
+            self.variant_of[news.collective][news.size_class] = news.variant
+
+    cdef bint is_tried_by(self, const Plan *plan) noexcept nogil:
+        """Whether a call of the trial's class that follows this plan follows the trial."""
+        return (self.trial.variant == 0
+                or plan == &self.variants[self.trial.collective][self.trial.variant - 1])
+
+    def __dealloc__(self):
+        cdef int collective
+        for collective in range(COLLECTIVES):
+            free(self.variants[collective])
 
 
 cdef class _KeptPlan:

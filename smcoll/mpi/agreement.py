@@ -24,6 +24,11 @@ this_thread = threading.local()      # config: the settings of the last set-up i
 _unfinished: list = []               # steps of set-ups that were given up
 
 
+def fits(record: dict) -> bool:
+    """Whether ``gather`` takes so long a record."""
+    return len(json.dumps(record).encode()) <= _RECORD_BYTES - 8
+
+
 def gather(comm: MPI.Intracomm, record: dict) -> list[dict]:
     """Every rank's record, on every rank. SegmentError, on all, when one is damaged or too long."""
     text = json.dumps(record).encode()

@@ -28,6 +28,7 @@ SEQUENCES = "tests/collectives/test_random_sequences.py -k '2ranks or 3ranks or 
 MOVEMENT = "tests/collectives/test_movement.py"
 BANKS = "tests/collectives/test_banks.py"
 RETURNS = "tests/collectives/test_direct_access.py -k 'returns_only_when or gave_up'"
+LEARNING = "tests/collectives/test_learning.py -k rows_change"
 AHEAD = f"{MOVEMENT} -k 'runs_ahead or alltoall_and_alltoallv'"
 
 
@@ -187,6 +188,15 @@ MUTANTS = (
            (Edit("smcoll/coll/peer_buffers.pyx",
                  "rank).poison) == 0:\n", "rank).poison) >= 0:\n"),),
            RETURNS),
+    Mutant("learning_holds_at_once", "HOLDS_AT_ONCE",
+           (Edit("smcoll/engine/learning.pyx", "after = self.team.number + 2\n",
+                 "after = self.team.number\n"),), LEARNING),
+    Mutant("learning_tells_too_soon", "TELLS_TOO_SOON",
+           (Edit("smcoll/engine/learning.pyx", "if self.has_work and self.over < self.met:\n",
+                 "if self.has_work and self.over != NEVER:\n"),), LEARNING),
+    Mutant("learning_only_some_heed", "ONLY_SOME_HEED",
+           (Edit("smcoll/engine/plans.pyx", "            self.heed(load_relaxed(self.told))\n",
+                 "            pass\n"),), LEARNING),
 )
 
 

@@ -1,0 +1,207 @@
+"""What a communicator that learns makes of wrong defaults, and what learning costs.
+
+    python bench/learning.py -n 2 --json learning.json
+
+For each collective and size all variants that may be tried are measured first, each in a
+communicator that does not learn. Then a communicator begins with the slowest of them as its
+default, makes 300 calls, and is measured by turns with the fastest. The last columns are of a
+communicator with the usual defaults: its first 30 calls, and 8 B in steady use, with learning on
+and off by turns. Ratios are medians; 1.00 is the one that is compared with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from smcoll.launch import launch
+
+COLLECTIVES = ("bcast", "reduce", "allreduce", "allgather", "reduce_scatter_block", "scan")
+SIZES = (1024, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
+CALLS = 300
+SHORT = 30
+BLOCKS = 9
+
+
+def call_of(comm, collective: str, nbytes: int):
+    """One call, and the Barrier that stands between a program's rooted calls."""
+    size = comm.Get_size()
+    count = max(nbytes // 8, 1)
+    if collective == "reduce_scatter_block":
+        count = -(-count // size) * size
+    send = np.ones(count)
+    recv = np.empty(count * (size if collective == "allgather" else 1))
+    if collective == "bcast":
+        return lambda: (comm.Bcast(send, 0), comm.Barrier())
+    if collective == "reduce_scatter_block":
+        recv = np.empty(count // size)
+    method = getattr(comm, collective.capitalize())
+    if collective in ("allreduce", "reduce_scatter_block"):
+        return lambda: method(send, recv)
+    return lambda: (method(send, recv), comm.Barrier())
+
+
+def seconds_of(world, call, calls: int) -> float:
+    """A block of calls: the slowest rank's time for one."""
+    world.Barrier()
+    began = time.perf_counter()
+    for _ in range(calls):
+        call()
+    from mpi4py import MPI
+
+    return world.allreduce((time.perf_counter() - began) / calls, MPI.MAX)
+
+
+def by_turns(world, calls: dict, length: int, blocks: int = BLOCKS) -> dict:
+    """Medians of blocks, the contenders by turns."""
+    times = {name: [] for name in calls}
+    for _ in range(blocks):
+        for name, call in calls.items():
+            times[name].append(seconds_of(world, call, length))
+    return {name: median(found) for name, found in times.items()}
+
+
+def wrong_default(world, collective: str, nbytes: int, length: int) -> dict:
+    """Begin with the slowest variant, make 300 calls, compare with the fastest."""
+    import smcoll
+    from smcoll.tuning import select
+    from smcoll.tuning.variants import for_communicator, to_try
+
+    name = collective.removesuffix("_block")
+    # Not class by class: what another class found must not help.
+    with smcoll.Comm(world, smcoll.Config(learn="off")) as fixed:
+        engine = fixed.engine
+        rows = engine.decisions[name]
+        total = nbytes
+        usual = select.decision_in(rows, total)
+        variants = for_communicator(engine.config, engine.decisions, fixed.size,
+                                    len(engine.domains)).get(name, ())
+        in_class = max(total - 1, 0).bit_length()
+        candidates = [usual, *to_try(name, variants, in_class, fixed.size, rows,
+                                     {"exchange": 2016, "rooted": 224}).values()]
+        call = call_of(fixed, collective, nbytes)
+        times = []
+        for row in candidates:
+            engine.use({name: [row]})
+            seconds_of(world, call, length)
+            times.append(min(seconds_of(world, call, length) for _ in range(3)))
+        times = world.bcast(times)
+        best, worst = times.index(min(times)), times.index(max(times))
+        bad = candidates[worst]
+        original = select.defaults
+
+        def defaults(one, *arguments, **named):
+            if one != name:
+                return original(one, *arguments, **named)
+            return [(select.UNLIMITED, bad.algorithm, bad.section_bytes, bad.segments)]
+
+        select.defaults = defaults
+        try:
+            learner = smcoll.Comm(world, smcoll.Config(learn="on", fan_in=bad.fan_in,
+                                                       fan_out=bad.fan_out))
+            learning = call_of(learner, collective, nbytes)
+            for _ in range(CALLS):
+                learning()
+        finally:
+            select.defaults = original
+        engine.use({name: [candidates[best]]})
+        found = by_turns(world, {"best": call, "learned": learning}, length)
+        told = learner.explain(name, nbytes)
+        learner.Free()
+    return {"collective": collective, "bytes": nbytes, "ranks": world.Get_size(),
+            "variants": len(candidates), "best": f"{candidates[best].algorithm} "
+            f"{candidates[best].section_bytes >> 10}K", "worst": f"{bad.algorithm} "
+            f"{bad.section_bytes >> 10}K", "best_us": 1e6 * found["best"],
+            "worst_us": 1e6 * times[worst], "learned": f"{told.algorithm} "
+            f"{told.parameters.get('section_bytes', 0) >> 10}K",
+            "learned_us": 1e6 * found["learned"], "ratio": found["learned"] / found["best"]}
+
+
+def short_run(world, collective: str, nbytes: int) -> float:
+    """The first calls with learning, beside those without."""
+    import smcoll
+
+    ratios = []
+    for _ in range(BLOCKS):
+        times = {}
+        for learn in ("on", "off"):
+            with smcoll.Comm(world, smcoll.Config(learn=learn)) as comm:
+                call = call_of(comm, collective, nbytes)
+                comm.Barrier()
+                times[learn] = seconds_of(world, call, SHORT)
+        ratios.append(times["on"] / times["off"])
+    return median(ratios)
+
+
+def steady(world) -> dict[str, float]:
+    """8 B calls long after all is known."""
+    import smcoll
+
+    found = {}
+    with smcoll.Comm(world, smcoll.Config(learn="on")) as on, \
+            smcoll.Comm(world, smcoll.Config(learn="off")) as off:
+        for collective in ("barrier", "bcast", "allreduce"):
+            calls = {}
+            for name, comm in (("on", on), ("off", off)):
+                send, recv = np.ones(1), np.empty(1)
+                calls[name] = {
+                    "barrier": comm.Barrier,
+                    "bcast": lambda comm=comm, send=send: comm.Bcast(send, 0),
+                    "allreduce": lambda comm=comm, send=send, recv=recv: comm.Allreduce(send, recv),
+                }[collective]
+            by_turns(world, calls, 5000, 2)
+            times = {name: [] for name in calls}
+            for _ in range(40):
+                for name, call in calls.items():
+                    times[name].append(seconds_of(world, call, 2000))
+            found[collective] = min(times["on"]) / min(times["off"])
+    return found
+
+
+def ranks_part(options) -> None:
+    from mpi4py import MPI
+
+    world, rows = MPI.COMM_WORLD, []
+    for collective in options.collectives.split(","):
+        for nbytes in SIZES:
+            length = max(3, min(200, (8 << 20) // nbytes))
+            row = wrong_default(world, collective, nbytes, length)
+            row["short_run"] = short_run(world, collective, nbytes)
+            rows.append(row)
+            if world.Get_rank() == 0:
+                print(f"{collective:20} {nbytes:8} worst {row['worst']:22} {row['worst_us']:9.1f}"
+                      f"  best {row['best']:22} {row['best_us']:9.1f}  learned {row['learned']:22}"
+                      f" {row['learned_us']:9.1f}  {row['ratio']:5.2f}  30 calls "
+                      f"{row['short_run']:5.2f}", flush=True)
+    eight = steady(world)
+    if world.Get_rank() == 0:
+        print("8 B, on / off:", {name: round(ratio, 3) for name, ratio in eight.items()})
+        if options.json:
+            Path(options.json).write_text(json.dumps({"rows": rows, "steady": eight}, indent=1))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-n", "--ranks", type=int, default=2)
+    parser.add_argument("--collectives", default=",".join(COLLECTIVES))
+    parser.add_argument("--json")
+    parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.as_rank:
+        ranks_part(options)
+        return 0
+    os.environ["XDG_CACHE_HOME"] = "/dev/null/none"     # each communicator begins anew
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    return launch.run(options.ranks, [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:],
+                                      "--as-rank"]).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,357 @@
+"""A communicator finds out while it runs which variant of each class of calls is the fastest.
+
+A class: a collective's calls of up to 2^c bytes and more than half of that. Its calls try variants
+(``tuning.exploration`` says which), a trial at a time. Rank 0 alone decides; all others read one
+word of its control pages at the beginning of each call, in a line that they look at anyway.
+
+==================  ================================  ============================================
+word                stored by                         loaded by
+==================  ================================  ============================================
+``told_by``         rank 0, relaxed, before it        all ranks, relaxed, when they choose what a
+                    enters a call in which all meet   call follows
+``Sample``          its owner, ``call`` last, with    rank 0, acquire, then the entry, then
+                    release                           ``call`` once more
+==================  ================================  ============================================
+
+**All ranks change at the same call.** In some calls nobody leaves before all have entered: Barrier,
+Allreduce, whatever all ranks exchange in flag lines. Say they meet there. Rank 0 stores its word
+before it enters such a call, number N, and the word says: for who has been in N + 1. Who has been
+in N + 1 has left N, so has seen a flag that rank 0 raised after that store: it finds the word, or
+a later one. Who has not been in N + 1 may find the word early, or not: it does not hold yet. How
+far ranks run ahead of each other does not matter.
+
+**No word is missed.** Rank 0 stores the next one only after it has left a call N', later than
+N + 1, in which all met: each has looked at the word before it entered N', when it had been in
+N + 1. So every call in which ranks meet begins with such a look, whatever it follows
+(``Plans.choose`` and ``choose_in_order``).
+
+**A trial ends by itself**, after some calls: rank 0 may not meet the others for long.
+
+**What a trial's call took** is the time from the last rank's arrival to the last one's departure,
+by the clock that all cores of a node have in common. A rank that comes late does not count.
+"""
+
+cimport cython
+from libc.stdint cimport int64_t, uint64_t
+
+from smcoll.algos cimport is_inline
+from smcoll.base.atomics cimport (
+    fence_acquire, fence_release, load_acquire, load_relaxed, load_relaxed_int, monotonic_ns,
+    store_relaxed, store_release,
+)
+from smcoll.base.signature cimport (
+    COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, allgathers_objects,
+)
+from smcoll.coll.pipeline cimport Plan
+from smcoll.engine.member cimport Member
+from smcoll.engine.plans cimport (
+    SHORTEST_WINDOW, SIZE_CLASSES, WINDOWS, Plans, pack_news, size_class,
+)
+from smcoll.segment cimport SAMPLES, Sample, samples_of, told_by
+from smcoll.sync.team cimport Team
+
+from dataclasses import dataclass
+
+from smcoll.algos import COLLECTIVE_NUMBERS
+from smcoll.tuning import learned
+from smcoll.tuning.exploration import Exploration
+from smcoll.tuning.select import decision_for
+from smcoll.tuning.variants import to_try
+
+cdef enum:
+    FIRST_LOOK = 32            # calls of a class before it is explored
+    LOOK_AGAIN = 4             # and again after so many times the calls it had
+    LOOK_AT_KNOWN = 512        # what an earlier job has found is looked at after so many
+    SKIPPED = 2                # calls of a trial: memory is touched, rings run dry
+
+cdef uint64_t NEVER = <uint64_t> -1
+cdef uint64_t NUMBER_BITS = (1 << 24) - 1
+cdef uint64_t LONGEST_TIME = (<uint64_t> 1 << 40) - 1
+
+_NAMES = {number: name for name, number in COLLECTIVE_NUMBERS.items()}
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What was found for one class.
+
+    ``variant``: which it follows (a number; 0: the table's row); ``times``: ns of a call by
+    variant, the fastest first; ``calls``: of the class until then; ``tried``: calls that were
+    measured, and ``cost``: how many ns they took longer than with the fastest.
+    """
+
+    variant: int
+    times: dict
+    calls: int
+    tried: int
+    cost: float
+
+
+cdef inline uint64_t sample_word(uint64_t number, uint64_t ns) noexcept nogil:
+    return (number & NUMBER_BITS) << 40 | min(ns, LONGEST_TIME)
+
+
+@cython.final
+cdef class Learner:
+    """One rank's part of it."""
+
+    def __cinit__(self, Plans plans not None, kind, inline_sizes):
+        self.plans = plans
+        self.inline_sizes = inline_sizes
+        self.kind = kind
+        self.waiting = []
+        self.lessons = {}
+        self.variants = {}
+        self.known = {}
+
+    cdef start(self, Member member, variants, known, bint explores):
+        """As in ``NodeEngine.learn``."""
+        cdef Team *team = &member.team
+        cdef int number, in_class
+        self.member = member
+        self.team = team
+        self.samples = samples_of(&team.layout, team.base, team.rank)
+        self.told = told_by(&team.layout, team.base, 0)
+        self.leads = team.rank == 0
+        self.variants = variants
+        self.plans.learn(self.told, team, variants,
+                         [(collective, in_class, variant)
+                          for collective, in_class, variant, _ in known])
+        if not explores:
+            return
+        for collective in variants:
+            number = COLLECTIVE_NUMBERS[collective]
+            for in_class in range(1 if collective == "barrier" else SIZE_CLASSES):
+                self.look_at(&self.classes[number][in_class], FIRST_LOOK)
+        for collective, in_class, _, runner_up in known:
+            number = COLLECTIVE_NUMBERS[collective]
+            self.known[number, in_class] = runner_up
+            self.look_at(&self.classes[number][in_class], LOOK_AT_KNOWN)
+
+    cdef look_at(self, ClassOfCalls *known, uint64_t calls):
+        """Explore the class at so many of its calls."""
+        known.event = known.calls + 1
+        known.look = calls
+
+    # ------------------------------------------------------------------ every rank
+
+    cdef int64_t arrive_on_trial(self, int collective, const Plan *plan,
+                                 size_t nbytes) noexcept nogil:
+        if (collective != self.plans.trial.collective
+                or size_class(nbytes) != self.plans.trial.size_class
+                or not self.plans.is_tried_by(plan)):
+            return 0
+        if self.plans.trial.after != self.measured:
+            self.measured = self.plans.trial.after
+            self.calls_in_trial = 0
+        self.calls_in_trial += 1
+        if not SKIPPED < self.calls_in_trial <= SKIPPED + SAMPLES:
+            return 0
+        return monotonic_ns()
+
+    cdef void depart(self, int64_t arrived) noexcept nogil:
+        """At the end of a call that is measured."""
+        cdef int i = <int> self.calls_in_trial - SKIPPED - 1
+        cdef Sample *sample = self.samples + i
+        cdef int64_t ns = monotonic_ns() - arrived
+        # As in the ring of published calls: no half of one sample for that of another.
+        store_relaxed(&sample.call, 0)
+        fence_release()
+        store_relaxed(&sample.arrived, arrived)
+        store_release(&sample.call, sample_word(self.team.number, ns))
+        if self.leads:
+            self.numbers[i] = self.team.number
+            self.samples_taken = i + 1
+
+    # ------------------------------------------------------------------ rank 0
+
+    cdef int lead(self, int collective, const Plan *plan, size_t nbytes) except -1 nogil:
+        """Rank 0 is about to enter a call of the user's, with nothing published yet. Whether all
+        ranks meet there: if it then enters, `met` is that call's number."""
+        cdef int in_class = size_class(nbytes)
+        cdef ClassOfCalls *known = &self.classes[collective][in_class]
+        if self.member.unusable or load_relaxed_int(&self.team.status.busy):
+            return False           # it will be refused
+        known.calls += 1
+        if known.calls == known.event:
+            with gil:
+                self.mark_or_look(collective, in_class)
+        if not meets(self.team, collective, plan.algorithm, nbytes):
+            return False
+        if self.has_work and self.over < self.met:
+            with gil:
+                self.go_on()
+        return True
+
+    cdef int mark_or_look(self, int collective, int in_class) except -1:
+        cdef ClassOfCalls *known = &self.classes[collective][in_class]
+        if known.calls < known.look:
+            known.marked_call = known.calls
+            known.marked_number = self.team.number
+            known.event = known.look
+            return 0
+        known.spacing = (self.team.number - known.marked_number - 1) // (
+            known.calls - known.marked_call) + 1
+        self.waiting.append((collective, in_class))
+        self.has_work = True
+        return 0
+
+    def explain(self, collective, size_t nbytes):
+        """As in ``NodeEngine.what_is_learned``."""
+        cdef int in_class = size_class(nbytes)
+        cdef int variant = self.plans.variant_of[<int> COLLECTIVE_NUMBERS[collective]][in_class]
+        if self.plans.told == NULL:
+            return None, None
+        row = self.variants[collective][variant - 1] if variant > 0 else None
+        lesson = self.lessons.get((collective, in_class))
+        if lesson is not None:
+            times = self.times_in_words(collective, in_class, lesson)
+            return row, f"learned in this job: {times}, after {lesson.calls} calls"
+        return row, None if row is None else (
+            "learned by rank 0 in this job, or in an earlier one")
+
+    def times_in_words(self, collective, in_class, lesson):
+        """The fastest variant of each algorithm."""
+        usual = decision_for(self.plans.decisions, collective, 1 << in_class)
+        times = {}
+        for number, ns in lesson.times.items():
+            row = self.variants[collective][number - 1] if number > 0 else usual
+            times.setdefault(row.algorithm, f"{row.algorithm} {ns / 1000:.3g} us")
+        return ", ".join(times.values())
+
+    def lines(self):
+        """What was found and what that cost, a line for each class."""
+        return [f"{collective} of up to {1 << in_class} bytes: "
+                f"{self.times_in_words(collective, in_class, lesson)}; {lesson.tried} calls tried, "
+                f"{lesson.cost / 1000:.0f} us lost"
+                for (collective, in_class), lesson in self.lessons.items()]
+
+    def forget(self):
+        """In a forked child: what its parent found is its parent's."""
+        self.lessons = {}
+
+    def keep(self):
+        """For later jobs."""
+        if not self.lessons:
+            return
+        learned.remember(self.kind, self.variants, self.lessons)
+        self.lessons = {}
+
+    cdef go_on(self):
+        """What was told last is over, and all ranks have left its calls."""
+        cdef uint64_t over = self.over
+        self.number = self.team.number
+        self.over = NEVER              # a signal handler may call collectives meanwhile
+        try:
+            self.explore()
+        except BaseException:
+            self.exploration = None    # a signal's: this class is given up
+            raise
+        finally:
+            if self.over == NEVER:
+                self.over = over
+            self.has_work = self.exploration is not None or len(self.waiting) > 0
+
+    cdef explore(self):
+        if self.on_trial:
+            self.on_trial = False
+            self.exploration.record(self.times_of_trial())
+        while self.exploration is not None or self.waiting:
+            if self.exploration is None:
+                self.begin_exploration()
+            variant = self.exploration.next()
+            if variant is not None:
+                self.on_trial = True
+                self.samples_taken = 0
+                self.tell(self.window(), variant)
+                break
+            if self.end_exploration():
+                break
+
+    cdef bint tell(self, int window, int variant) except -1:
+        # The call that this rank is about to enter is the one in which all meet.
+        cdef uint64_t after = self.team.number + 2
+        if not self.may_tell():
+            return False
+        self.over = after
+        if window > 0:
+            self.over += <uint64_t> SHORTEST_WINDOW << (window - 1)
+        store_relaxed(self.told, pack_news(after, window, self.collective, self.size_class,
+                                           variant))
+        return True
+
+    cdef bint may_tell(self):
+        # A signal handler, or another thread, may have freed the communicator or called something
+        # while Python ran. From here to the store it does not run.
+        return (not self.member.unusable and self.plans.told != NULL
+                and self.team.number == self.number
+                and not load_relaxed_int(&self.team.status.busy))
+
+    cdef int window(self):
+        """Of a trial: as long as some calls of the class will take, other calls in between."""
+        cdef int window = 1
+        while <uint64_t> 1 << (window - 1) < self.explored.spacing and window < WINDOWS:
+            window += 1
+        return window
+
+    cdef begin_exploration(self):
+        self.collective, self.size_class = self.waiting.pop(0)
+        cdef int current = self.plans.variant_of[self.collective][self.size_class]
+        self.explored = &self.classes[self.collective][self.size_class]
+        name = _NAMES[self.collective]
+        runner_up = self.known.get((self.collective, self.size_class))
+        self.exploration = Exploration(
+            to_try(name, self.variants[name], self.size_class, self.team.size,
+                   self.plans.decisions[name], self.inline_sizes),
+            current, None if runner_up is None else (runner_up,))
+
+    cdef bint end_exploration(self):
+        """Keep the best variant; whether that had to be told."""
+        cdef int current = self.plans.variant_of[self.collective][self.size_class]
+        cdef uint64_t calls = self.explored.calls
+        exploration, self.exploration = self.exploration, None
+        cdef int best = exploration.best()
+        self.look_at(self.explored, LOOK_AGAIN * calls)
+        ranking = exploration.ranking()
+        if not ranking:
+            return False
+        self.known[self.collective, self.size_class] = next(
+            (number for number in ranking if number != best), best)
+        self.lessons[_NAMES[self.collective], self.size_class] = Lesson(
+            best, {number: exploration.time(number) for number in ranking}, calls,
+            sum(measured for _, _, measured in exploration.trials), exploration.cost())
+        return best != current and self.tell(0, best)
+
+    cdef list times_of_trial(self):
+        """ns of each measured call of the last trial."""
+        times = [self.time_of(i) for i in range(self.samples_taken)]
+        return [ns for ns in times if ns >= 0]
+
+    cdef int64_t time_of(self, int sample):
+        """From the last arrival to the last departure; -1 where the ranks have different calls."""
+        cdef uint64_t call, arrived, last_arrival = 0, last_departure = 0
+        cdef Sample *one
+        cdef int rank
+        for rank in range(self.team.size):
+            one = samples_of(&self.team.layout, self.team.base, rank) + sample
+            call = load_acquire(&one.call)
+            arrived = load_relaxed(&one.arrived)
+            fence_acquire()
+            if (call >> 40 != self.numbers[sample] & NUMBER_BITS or call == 0
+                    or load_acquire(&one.call) != call):
+                return -1
+            last_arrival = max(last_arrival, arrived)
+            last_departure = max(last_departure, arrived + (call & LONGEST_TIME))
+        return min(last_departure - last_arrival, LONGEST_TIME)
+
+
+cdef bint meets(const Team *team, int collective, int algorithm, size_t nbytes) noexcept nogil:
+    """Whether no rank leaves such a call before all have entered it."""
+    if collective == COLLECTIVE_BARRIER:
+        return True
+    if collective == COLLECTIVE_ALLREDUCE:
+        return nbytes > 0
+    if collective == COLLECTIVE_ALLGATHER or allgathers_objects(collective):
+        # In the data regions nobody waits for an empty block.
+        return is_inline(team, collective, algorithm, nbytes)
+    return False

@@ -1,0 +1,291 @@
+"""A communicator that learns: all ranks change at the same call, results stay right, the best wins.
+
+What is tried, and when, depends on times. Here an exploration of the tests' own takes the place of
+``tuning.exploration.Exploration``, so that rows change as often as they can.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import smcoll
+from smcoll.engine import learning
+from smcoll.tuning import exploration, select
+from smcoll.tuning.variants import for_communicator, order_of
+
+KINDS = ("ordered", "bcast", "reduce", "scan", "allgather", "reduce_scatter", "gather", "object",
+         "objects")
+SIZES = (8, 200, 600, 4096, 10_000, 70_000, 300_000)
+
+
+class Restless:
+    """Tries variants at random for ever, and now and then keeps one."""
+
+    changes = 0
+
+    def __init__(self, variants, current=0, known=None):
+        self.numbers = [0, *variants]
+        self.left = random.randint(1, 6)
+
+    def next(self):
+        Restless.changes += 1
+        self.left -= 1
+        return random.choice(self.numbers) if self.left else None
+
+    def record(self, nanoseconds):
+        assert all(0 < ns < 10**12 for ns in nanoseconds), nanoseconds
+
+    def best(self):
+        return random.choice(self.numbers)
+
+    def ranking(self):
+        return self.numbers
+
+    def time(self, number):
+        return 1.0
+
+    def cost(self):
+        return 0.0
+
+    trials = ()
+
+
+def restless(monkeypatch):
+    monkeypatch.setattr(learning, "Exploration", Restless)
+    monkeypatch.setattr(Restless, "changes", 0)
+
+
+class Program:
+    """A random program, the same on all ranks; what each rank sends follows from the call."""
+
+    def __init__(self, comm, seed):
+        self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
+        self.random = random.Random(seed)
+        self.own = random.Random(seed * 100 + self.rank)
+        self.call = 0
+        self.last = MPI.Op.Create(lambda one, other, _: None, commute=False)
+
+    def data(self, rank, elements):
+        return (np.arange(elements) % 17 + rank + self.call % 5).astype("d")
+
+    def run(self, calls, sizes):
+        for number in range(calls):
+            if number % 500 == 0:      # few classes at a time: so each comes often
+                kinds = ["allreduce", "barrier", *self.random.sample(KINDS, 2)]
+                size = self.random.choice(sizes)
+            self.call += 1
+            if self.own.random() < 0.01:
+                for _ in range(self.own.randint(1, 20_000)):
+                    pass
+            getattr(self, self.random.choice(kinds))(size // 8, self.random.randrange(self.size))
+
+    def sum_of(self, elements, ranks=None):
+        return sum(self.data(rank, elements) for rank in range(ranks or self.size))
+
+    def barrier(self, elements, root):
+        self.comm.Barrier()
+
+    def allreduce(self, elements, root):
+        result = np.empty(elements)
+        self.comm.Allreduce(self.data(self.rank, elements), result)
+        assert np.array_equal(result, self.sum_of(elements)), (self.call, elements)
+
+    def ordered(self, elements, root):
+        """By an operation that does not commute: the ranks meet, and follow no variant."""
+        elements = min(elements, 50)
+        result = np.empty(elements)
+        self.comm.Allreduce(self.data(self.rank, elements), result, self.last)
+        assert np.array_equal(result, self.data(self.size - 1, elements)), self.call
+
+    def bcast(self, elements, root):
+        buffer = self.data(root, elements) if self.rank == root else np.empty(elements)
+        self.comm.Bcast(buffer, root)
+        assert np.array_equal(buffer, self.data(root, elements)), (self.call, elements)
+
+    def reduce(self, elements, root):
+        result = np.empty(elements)
+        self.comm.Reduce(self.data(self.rank, elements), result, root=root)
+        assert self.rank != root or np.array_equal(result, self.sum_of(elements)), self.call
+
+    def scan(self, elements, root):
+        result = np.empty(elements)
+        self.comm.Scan(self.data(self.rank, elements), result)
+        assert np.array_equal(result, self.sum_of(elements, self.rank + 1)), self.call
+
+    def allgather(self, elements, root):
+        result = np.empty((self.size, elements))
+        self.comm.Allgather(self.data(self.rank, elements), result)
+        for rank in range(self.size):
+            assert np.array_equal(result[rank], self.data(rank, elements)), (self.call, rank)
+
+    def reduce_scatter(self, elements, root):
+        block = elements // self.size + 1
+        result = np.empty(block)
+        self.comm.Reduce_scatter_block(self.data(self.rank, block * self.size), result)
+        whole = self.sum_of(block * self.size)
+        assert np.array_equal(result, whole[self.rank * block:(self.rank + 1) * block]), self.call
+
+    def gather(self, elements, root):
+        result = np.empty((self.size, elements))
+        self.comm.Gather(self.data(self.rank, elements), result, root)
+        assert self.rank != root or all(
+            np.array_equal(result[rank], self.data(rank, elements)) for rank in range(self.size))
+
+    def object(self, elements, root):
+        assert self.comm.bcast(self.call if self.rank == root else None, root) == self.call
+
+    def objects(self, elements, root):
+        text = "x" * min(elements, 3000)
+        assert self.comm.allgather((self.rank, text)) == [
+            (rank, text) for rank in range(self.size)]
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2, 3, 5, 8)
+@pytest.mark.parametrize("sizes", [SIZES[:4], SIZES[3:]], ids=["short", "long"])
+def test_results_stay_right_while_rows_change_all_the_time(comm_world, mpi_ranks, sizes,
+                                                           monkeypatch):
+    restless(monkeypatch)
+    with smcoll.Comm(comm_world, smcoll.Config(learn="on", strict=True)) as comm:
+        program = Program(comm, 7 * mpi_ranks)
+        program.run(9000 // mpi_ranks, sizes)
+        changes = comm.bcast(Restless.changes)
+    assert changes > 10
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(3, 5, 8)
+@pytest.mark.parametrize("collective", ["allreduce", "reduce", "reduce_scatter", "scan", "exscan"])
+@pytest.mark.parametrize("nbytes", [64, 3000, 50_000])
+def test_what_may_be_tried_gives_the_same_bits(comm_world, mpi_ranks, collective, nbytes):
+    """Variants of one order: floating-point sums are rounded alike, wherever a rank's data lie."""
+    size, count = comm_world.Get_size(), nbytes // 8
+    block = count // size + 1
+    values = np.random.default_rng(comm_world.Get_rank()).normal(size=block * size)
+    values *= 10.0 ** (np.arange(block * size) % 9)
+    with smcoll.Comm(comm_world, smcoll.Config(learn="off")) as comm:
+        engine = comm.engine
+        rows = engine.decisions
+        usual = select.decision_for(rows, collective, nbytes)
+        found = for_communicator(engine.config, rows, size, len(engine.domains))[collective]
+        orders = {order_of(collective, row): set() for row in (usual, *found)}
+        for row in (usual, *found):
+            engine.use({collective: [row]})
+            result = np.zeros(block if collective == "reduce_scatter" else block * size)
+            method = collective if collective != "reduce_scatter" else "reduce_scatter_block"
+            getattr(comm, method.capitalize())(values, result)
+            orders[order_of(collective, row)].add(result.tobytes())
+        assert {order: len(bits) for order, bits in orders.items()} == dict.fromkeys(orders, 1)
+        assert len(found) > 1
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2, 4)
+def test_a_class_keeps_the_variant_that_was_fastest(comm_world, monkeypatch):
+    """The times are the test's: the same choice on all ranks, shown by explain, told at the end."""
+    real = exploration.Exploration
+
+    class Judged(real):
+        def record(self, nanoseconds):
+            row = self.variants.get(self._on_trial)
+            time = 1000.0
+            if row is not None and row.algorithm == "tiled":
+                time = 100.0 if row.section_bytes == 32 << 10 else 500.0
+            super().record([time] * len(nanoseconds))
+
+    monkeypatch.setattr(learning, "Exploration", Judged)
+    data = np.arange(100_000 // 8, dtype="d")
+    result = np.empty_like(data)
+    with smcoll.Comm(comm_world, smcoll.Config(learn="on")) as comm:
+        for _ in range(600):
+            comm.Allreduce(data, result)
+        told = comm.explain("allreduce", data.nbytes)
+        assert (told.algorithm, told.parameters["section_bytes"]) == ("tiled", 32 << 10), told
+        assert "learned" in told.reason
+        assert "learned" not in comm.explain("allreduce", data.nbytes * 4).reason
+        if comm.rank == 0:
+            assert "in this job: tiled 0.1 us, " in told.reason
+            lesson, = comm.engine.lessons.values()
+            assert lesson.times[lesson.variant] == 100.0
+            assert lesson.cost > 0 and lesson.tried >= 2 * len(lesson.times)
+            line, = comm.engine.lines_of_lessons()
+            assert line.startswith("allreduce of up to 131072 bytes: tiled 0.1 us, "), line
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
+@pytest.mark.parametrize("settings, why", [
+    ({"learn": "off"}, "it was switched off"),
+    ({"learn": "use"}, "only what is known is used"),
+    ({"learn": "on", "allreduce": "tiled"}, "the algorithm was named"),
+])
+def test_nothing_is_tried_where(comm_world, settings, why, monkeypatch):
+    restless(monkeypatch)
+    data = np.ones(10_000)
+    with smcoll.Comm(comm_world, smcoll.Config(**settings)) as comm:
+        for _ in range(200):
+            comm.Allreduce(data, np.empty_like(data))
+        names = {row["algorithm"] for row in comm.stats() if row["collective"] == "allreduce"}
+        assert len(names) == 1 and Restless.changes == 0, why
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
+def test_who_decides_by_hand_ends_the_learning(comm_world, monkeypatch):
+    restless(monkeypatch)
+    data = np.ones(10_000)
+    with smcoll.Comm(comm_world, smcoll.Config(learn="on")) as comm:
+        for _ in range(100):
+            comm.Allreduce(data, np.empty_like(data))
+        assert comm.rank != 0 or Restless.changes > 0
+        row = select.override(comm.engine.decisions["allreduce"][-1], "allreduce", "tiled")
+        comm.engine.use({"allreduce": [row]})
+        before, changes = comm.stats(), Restless.changes
+        for _ in range(100):
+            comm.Allreduce(data, np.empty_like(data))
+        calls = {row["algorithm"]: row["calls"] for row in comm.stats()}
+        calls_before = {row["algorithm"]: row["calls"] for row in before}
+        assert calls["tiled"] == calls_before.get("tiled", 0) + 100
+        assert Restless.changes == changes
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2, 3)
+def test_the_next_job_begins_with_what_was_found(comm_world, monkeypatch, tmp_path_factory):
+    folder = comm_world.bcast(str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("XDG_CACHE_HOME", folder)
+
+    class Judged(exploration.Exploration):
+        def record(self, nanoseconds):
+            row = self.variants.get(self._on_trial)
+            super().record([100.0 if row and row.algorithm == "tiled" else 1000.0]
+                           * bool(nanoseconds))
+
+    monkeypatch.setattr(learning, "Exploration", Judged)
+    data = np.ones(8000)
+    result = np.empty_like(data)
+    for learn, expected in (("on", None), ("use", "tiled"), ("off", "all_read"), ("on", "tiled")):
+        with smcoll.Comm(comm_world, smcoll.Config(learn=learn)) as comm:
+            if expected is not None:
+                told = comm.explain("allreduce", data.nbytes)
+                assert told.algorithm == expected or mpi_default(comm, told), (learn, told)
+            if expected is None:
+                for _ in range(600):
+                    comm.Allreduce(data, result)
+    if comm_world.Get_rank() == 0:
+        (file,) = os.listdir(os.path.join(folder, "smcoll"))
+        with open(os.path.join(folder, "smcoll", file)) as text:
+            content = json.load(text)
+        (entry,) = content["kinds"].values()
+        assert entry["allreduce"]["16"]["best"]["algorithm"] == "tiled"
+
+
+def mpi_default(comm, told):
+    """What no other job has learned: the default for more ranks, tiled already."""
+    return comm.size > 2 and told.algorithm == "tiled"
