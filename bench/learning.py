@@ -31,7 +31,7 @@ BLOCKS = 9
 
 
 def call_of(comm, collective: str, nbytes: int):
-    """One call, and the Barrier that stands between a program's rooted calls."""
+    """One call, and where ranks would run ahead a Barrier: learning needs synchronising calls."""
     size = comm.Get_size()
     count = max(nbytes // 8, 1)
     if collective == "reduce_scatter_block":
@@ -43,7 +43,7 @@ def call_of(comm, collective: str, nbytes: int):
     if collective == "reduce_scatter_block":
         recv = np.empty(count // size)
     method = getattr(comm, collective.capitalize())
-    if collective in ("allreduce", "reduce_scatter_block"):
+    if collective == "allreduce":
         return lambda: method(send, recv)
     return lambda: (method(send, recv), comm.Barrier())
 

@@ -32,7 +32,7 @@ cdef class Learner:
     cdef bint has_work         # a class is being explored, or waits for that
     cdef bint on_trial
     cdef uint64_t *told
-    cdef uint64_t met          # number of the last call in which all ranks met
+    cdef uint64_t synchronised     # number of the last synchronising call
     cdef uint64_t over         # when all have been in a later call, what was told last is over
     cdef ClassOfCalls classes[COLLECTIVES][SIZE_CLASSES]
     cdef uint64_t numbers[SAMPLES]     # of the trial's measured calls

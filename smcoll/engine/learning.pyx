@@ -8,24 +8,23 @@ word of its control pages at the beginning of each call, in a line that they loo
 word                stored by                         loaded by
 ==================  ================================  ============================================
 ``told_by``         rank 0, relaxed, before it        all ranks, relaxed, when they choose what a
-                    enters a call in which all meet   call follows
+                    enters a synchronising call       call follows
 ``Sample``          its owner, ``call`` last, with    rank 0, acquire, then the entry, then
                     release                           ``call`` once more
 ==================  ================================  ============================================
 
-**All ranks change at the same call.** In some calls nobody leaves before all have entered: Barrier,
-Allreduce, whatever all ranks exchange in flag lines. Say they meet there. Rank 0 stores its word
+**All ranks change at the same call.** Some calls are synchronising: nobody leaves before all have
+entered (Barrier, Allreduce, whatever all ranks exchange in flag lines). Rank 0 stores its word
 before it enters such a call, number N, and the word says: for who has been in N + 1. Who has been
 in N + 1 has left N, so has seen a flag that rank 0 raised after that store: it finds the word, or
 a later one. Who has not been in N + 1 may find the word early, or not: it does not hold yet. How
 far ranks run ahead of each other does not matter.
 
-**No word is missed.** Rank 0 stores the next one only after it has left a call N', later than
-N + 1, in which all met: each has looked at the word before it entered N', when it had been in
-N + 1. So every call in which ranks meet begins with such a look, whatever it follows
-(``Plans.choose`` and ``choose_in_order``).
+**No word is missed.** Rank 0 stores the next one only after it has left a synchronising call N',
+later than N + 1: each rank has looked at the word before it entered N', when it had been in N + 1.
+So every synchronising call begins with such a look, whatever it follows (``Plans.choose`` and ``choose_in_order``).
 
-**A trial ends by itself**, after some calls: rank 0 may not meet the others for long.
+**A trial ends by itself**, after some calls: the next synchronising call may be far.
 
 **What a trial's call took** is the time from the last rank's arrival to the last one's departure,
 by the clock that all cores of a node have in common. A rank that comes late does not count.
@@ -166,8 +165,8 @@ cdef class Learner:
     # ------------------------------------------------------------------ rank 0
 
     cdef int lead(self, int collective, const Plan *plan, size_t nbytes) except -1 nogil:
-        """Rank 0 is about to enter a call of the user's, with nothing published yet. Whether all
-        ranks meet there: if it then enters, `met` is that call's number."""
+        """Rank 0 is about to enter a call of the user's, with nothing published yet. Whether it is
+        synchronising: if it is entered then, `synchronised` is its number."""
         cdef int in_class = size_class(nbytes)
         cdef ClassOfCalls *known = &self.classes[collective][in_class]
         if self.member.unusable or load_relaxed_int(&self.team.status.busy):
@@ -176,9 +175,9 @@ cdef class Learner:
         if known.calls == known.event:
             with gil:
                 self.mark_or_look(collective, in_class)
-        if not meets(self.team, collective, plan.algorithm, nbytes):
+        if not synchronises(self.team, collective, plan.algorithm, nbytes):
             return False
-        if self.has_work and self.over < self.met:
+        if self.has_work and self.over < self.synchronised:
             with gil:
                 self.go_on()
         return True
@@ -269,7 +268,7 @@ cdef class Learner:
                 break
 
     cdef bint tell(self, int window, int variant) except -1:
-        # The call that this rank is about to enter is the one in which all meet.
+        # The call that this rank is about to enter is a synchronising one.
         cdef uint64_t after = self.team.number + 2
         if not self.may_tell():
             return False
@@ -345,7 +344,8 @@ cdef class Learner:
         return min(last_departure - last_arrival, LONGEST_TIME)
 
 
-cdef bint meets(const Team *team, int collective, int algorithm, size_t nbytes) noexcept nogil:
+cdef bint synchronises(const Team *team, int collective, int algorithm,
+                       size_t nbytes) noexcept nogil:
     """Whether no rank leaves such a call before all have entered it."""
     if collective == COLLECTIVE_BARRIER:
         return True

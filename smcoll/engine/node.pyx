@@ -78,20 +78,20 @@ cdef class NodeEngine(Engine):
         cdef Tally *tally = &self.statistics.carried_out[collective][plan.algorithm]
         cdef int64_t start, arrived = 0
         cdef int status
-        cdef bint meets = False
+        cdef bint synchronises = False
         if (needs_data_regions(self.team, collective, plan.algorithm, call.nbytes)
                 and self.memory.have_data_regions(signature, call.nbytes) == USE_MPI):
             return USE_MPI
         if self.plans.told != NULL and self.learner.leads and not self.protocol.is_later_stage:
-            meets = self.learner.lead(collective, plan, call.nbytes)
+            synchronises = self.learner.lead(collective, plan, call.nbytes)
         call.team = self.team
         call.plan = plan
         call.details = details
         self.protocol.enter()
         if self.plans.told != NULL:
             arrived = self.learner.arrive(collective, plan, call.nbytes)
-            if meets:
-                self.learner.met = self.team.number
+            if synchronises:
+                self.learner.synchronised = self.team.number
         start = started(tally, call.nbytes)
         self.team.direct_bytes = 0
         begin_call(self.team, signature, call.nbytes)
@@ -115,7 +115,7 @@ cdef class NodeEngine(Engine):
         cdef uint64_t signature
         cdef int64_t arrived = 0
         cdef int status
-        cdef bint meets = False
+        cdef bint synchronises = False
         operation.kernel = self.kernel_of(op, element_type)
         if operation.kernel == NULL:
             with gil:
@@ -131,15 +131,15 @@ cdef class NodeEngine(Engine):
                     self.call_is_over()
                     return USE_MPI
         if self.plans.told != NULL and self.learner.leads and not self.protocol.is_later_stage:
-            meets = self.learner.lead(COLLECTIVE_ALLREDUCE, plan, call.nbytes)
+            synchronises = self.learner.lead(COLLECTIVE_ALLREDUCE, plan, call.nbytes)
         status = self.protocol.enter_without_gil()
         if status != DONE:
             with gil:
                 self.protocol.explain_refusal(status)
         if self.plans.told != NULL:
             arrived = self.learner.arrive(COLLECTIVE_ALLREDUCE, plan, call.nbytes)
-            if meets:
-                self.learner.met = self.team.number
+            if synchronises:
+                self.learner.synchronised = self.team.number
         tally = &self.statistics.carried_out[COLLECTIVE_ALLREDUCE][plan.algorithm]
         tally.calls += 1
         tally.nbytes += call.nbytes

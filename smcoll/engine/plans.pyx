@@ -74,7 +74,7 @@ cdef class Plans:
         cdef _KeptPlan kept
         number = COLLECTIVE_NUMBERS[collective]
         if self.told != NULL:
-            # All ranks meet in such calls, too: no word may be missed (learning.pyx).
+            # Such calls may be synchronising, too: no word may be missed (learning.pyx).
             self.heed(load_relaxed(self.told))
         if commutes:
             return self.in_table(number, nbytes)

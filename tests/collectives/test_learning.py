@@ -69,12 +69,12 @@ class Program:
         self.random = random.Random(seed)
         self.own = random.Random(seed * 100 + self.rank)
         self.call = 0
-        self.last = MPI.Op.Create(lambda one, other, _: None, commute=False)
 
     def data(self, rank, elements):
         return (np.arange(elements) % 17 + rank + self.call % 5).astype("d")
 
     def run(self, calls, sizes):
+        self.last = MPI.Op.Create(lambda one, other, _: None, commute=False)
         for number in range(calls):
             if number % 500 == 0:      # few classes at a time: so each comes often
                 kinds = ["allreduce", "barrier", *self.random.sample(KINDS, 2)]
@@ -84,6 +84,7 @@ class Program:
                 for _ in range(self.own.randint(1, 20_000)):
                     pass
             getattr(self, self.random.choice(kinds))(size // 8, self.random.randrange(self.size))
+        self.last.Free()               # mpi4py has room for few
 
     def sum_of(self, elements, ranks=None):
         return sum(self.data(rank, elements) for rank in range(ranks or self.size))
@@ -97,7 +98,7 @@ class Program:
         assert np.array_equal(result, self.sum_of(elements)), (self.call, elements)
 
     def ordered(self, elements, root):
-        """By an operation that does not commute: the ranks meet, and follow no variant."""
+        """By an operation that does not commute: synchronising, and following no variant."""
         elements = min(elements, 50)
         result = np.empty(elements)
         self.comm.Allreduce(self.data(self.rank, elements), result, self.last)
@@ -289,3 +290,44 @@ def test_the_next_job_begins_with_what_was_found(comm_world, monkeypatch, tmp_pa
 def mpi_default(comm, told):
     """What no other job has learned: the default for more ranks, tiled already."""
     return comm.size > 2 and told.algorithm == "tiled"
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
+def test_a_freed_communicator_that_learned_is_refused(comm_world, monkeypatch):
+    """Its shared memory is gone, and with it the word that calls look at."""
+    restless(monkeypatch)
+    comm = smcoll.Comm(comm_world, smcoll.Config(learn="on"))
+    for _ in range(50):
+        comm.Barrier()
+    comm.Free()
+    for call in (comm.Barrier, lambda: comm.Allreduce(np.ones(1), np.empty(1)),
+                 lambda: comm.allreduce(1)):
+        with pytest.raises(MPI.Exception):
+            call()
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
+def test_a_forked_child_changes_nothing_for_its_parent(comm_world, monkeypatch):
+    """It is refused, and tells nobody anything: not even the child of rank 0."""
+    restless(monkeypatch)
+    data, result = np.ones(2000), np.empty(2000)
+    with smcoll.Comm(comm_world, smcoll.Config(learn="on")) as comm:
+        for _ in range(40):
+            comm.Allreduce(data, result)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                for _ in range(100):
+                    with pytest.raises(smcoll.Error):
+                        comm.Barrier()
+                code = 0
+            finally:
+                os._exit(code)
+        for _ in range(200):
+            comm.Bcast(data, 0)
+            comm.Allreduce(data, result)
+        assert os.waitpid(child, 0)[1] == 0
+        assert (result == 2).all()

@@ -25,6 +25,7 @@ from smcoll.cli import guard, output, page, peers, selection
 from smcoll.cli.app import app
 from smcoll.launch import hosts, launch, mpi_settings
 from smcoll.topology import node
+from smcoll.tuning import learned, select, variants
 
 LIMITS = Path(__file__).parents[2] / "bench" / "results" / "limits-2-cores.json"
 PROGRAM = """\
@@ -224,6 +225,24 @@ def test_info_without_mpi_says_so():
     result = smcoll("info", environment={"MPI4PY_LIBMPI": "/nonexistent/libmpi.so",
                                          "MPI4PY_MPIABI": "nonexistent"})
     assert "can't load an MPI library" in result.stdout
+
+
+def test_info_shows_what_was_learned_and_tune_clear_forgets_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    environment = {"XDG_CACHE_HOME": str(tmp_path), "SMCOLL_TABLE": "auto"}
+    assert "nothing so far" in smcoll("info", "--learned", environment=environment).stdout
+    settings = config.Config(table="off")
+    found = variants.for_communicator(settings, select.decide(settings, 2, False), 2, 1)
+    number = next(number for number, row in enumerate(found["allreduce"], 1)
+                  if (row.algorithm, row.section_bytes) == ("tiled", 32 << 10))
+    learned.remember(learned.Kind(2, False, 1, False), found, {("allreduce", 16): SimpleNamespace(
+        variant=number, times={number: 4600.0, 0: 5400.0}, calls=300)})
+    result = smcoll("info", "--learned", "--json", tmp_path / "l.json", environment=environment)
+    assert re.search(r"allreduce\s+up to 64 KiB\s+tiled, 32 KiB\s+4.6\s+the table's\s+5.4",
+                     result.stdout), result.stdout
+    assert json.loads((tmp_path / "l.json").read_text())["learned"]["2 ranks"]["allreduce"]
+    cleared = smcoll("tune", "--clear", environment=environment).stdout
+    assert str(learned.file()) in cleared and not learned.file().exists()
 
 
 def test_info_config_lists_every_setting():

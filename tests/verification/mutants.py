@@ -192,7 +192,7 @@ MUTANTS = (
            (Edit("smcoll/engine/learning.pyx", "after = self.team.number + 2\n",
                  "after = self.team.number\n"),), LEARNING),
     Mutant("learning_tells_too_soon", "TELLS_TOO_SOON",
-           (Edit("smcoll/engine/learning.pyx", "if self.has_work and self.over < self.met:\n",
+           (Edit("smcoll/engine/learning.pyx", "if self.has_work and self.over < self.synchronised:\n",
                  "if self.has_work and self.over != NEVER:\n"),), LEARNING),
     Mutant("learning_only_some_heed", "ONLY_SOME_HEED",
            (Edit("smcoll/engine/plans.pyx", "            self.heed(load_relaxed(self.told))\n",

@@ -1,9 +1,9 @@
 /* Rank 0 tells all others what calls follow from now on: engine/learning.pyx (lead, tell),
  * engine/plans.pyx (learned).
  *
- * CALLS calls, each of which lets all ranks meet or not, in every order. Before each one a rank
+ * CALLS calls, each of which is synchronising or not, in every order. Before each one a rank
  * chooses what it follows: it loads rank 0's word, and heeds it if it holds already. Rank 0 may
- * tell something new before it enters a call in which all meet. Whatever a rank follows in a call
+ * tell something new before it enters a synchronising call. Whatever a rank follows in a call
  * is compared with what the others follow there.
  *
  * A word is the number of calls that a rank must have been in (News.after); an odd one holds for
@@ -29,7 +29,7 @@
 
 #define IS_TRIAL(word) ((word) & 1)
 
-bool meets[CALLS + 1];
+bool synchronises[CALLS + 1];
 byte followed[CALLS + 1];             /* by the first rank that came there */
 bool chosen[CALLS + 1];
 
@@ -40,9 +40,9 @@ bool chosen[CALLS + 1];
 #endif
 
 #ifdef TELLS_TOO_SOON
-#define HAS_MET_SINCE true
+#define HAS_SYNCHRONISED true
 #else
-#define HAS_MET_SINCE (over < met && met <= number)
+#define HAS_SYNCHRONISED (over < synchronised && synchronised <= number)
 #endif
 
 /* What the call after the first `number` ones follows. */
@@ -85,7 +85,7 @@ chosen_this:
 
 inline tell() {
     if
-    :: self == 0 && meets[number + 1] && HAS_MET_SINCE ->
+    :: self == 0 && synchronises[number + 1] && HAS_SYNCHRONISED ->
         if
         :: skip                       /* nothing to tell */
         :: store(TOLD, AFTER, 0);
@@ -96,9 +96,9 @@ inline tell() {
     fi
 }
 
-inline meet() {
+inline synchronise() {
     if
-    :: meets[number + 1] ->
+    :: synchronises[number + 1] ->
         store(FLAG, number + 1, RELEASE);
 #ifdef TELLS_AFTER_ENTERING
         tell();
@@ -109,20 +109,20 @@ inline meet() {
         :: else -> break
         od;
         i = 0;
-        met = number + 1
+        synchronised = number + 1
     :: else
     fi
 }
 
 proctype rank(byte self) {
-    byte i, number, word, told, heeded, trial, good, over, met;
+    byte i, number, word, told, heeded, trial, good, over, synchronised;
     do
     :: number < CALLS ->
         choose();
 #ifndef TELLS_AFTER_ENTERING
         tell();
 #endif
-        meet();
+        synchronise();
         number++
     :: else -> break
     od
@@ -139,8 +139,8 @@ init {
     do
     :: i <= CALLS ->
         if
-        :: meets[i] = true
-        :: meets[i] = false
+        :: synchronises[i] = true
+        :: synchronises[i] = false
         fi;
         i++
     :: else -> break
