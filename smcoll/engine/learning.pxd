@@ -20,17 +20,16 @@ cdef struct ClassOfCalls:
 
 @cython.final
 cdef class Learner:
-    cdef Member member
-    cdef Team *team            # the member's
+    cdef Team *team
     cdef Plans plans
     cdef Sample *samples       # this rank's
     cdef uint64_t measured     # the trial (News.after) that is measured,
     cdef uint64_t calls_in_trial   # and how many of its calls there were
     # Rank 0 alone.
     cdef readonly bint leads
-    cdef uint64_t number       # of the call before which `go_on` runs, less 1
     cdef bint has_work         # a class is being explored, or waits for that
     cdef bint on_trial
+    cdef bint at_event, may_go_on  # what `count` has found
     cdef uint64_t *told
     cdef uint64_t synchronised     # number of the last synchronising call
     cdef uint64_t over         # when all have been in a later call, what was told last is over
@@ -46,7 +45,8 @@ cdef class Learner:
     cdef object kind           # of communicator: tuning.learned.Kind
 
     cdef start(self, Member member, variants, known, bint explores)
-    cdef int lead(self, int collective, const Plan *plan, size_t nbytes) except -1 nogil
+    cdef bint count(self, int collective, const Plan *plan, size_t nbytes) noexcept nogil
+    cdef int lead(self, int collective, size_t nbytes) except -1
     cdef int64_t arrive_on_trial(self, int collective, const Plan *plan,
                                  size_t nbytes) noexcept nogil
     cdef void depart(self, int64_t arrived) noexcept nogil
@@ -56,8 +56,7 @@ cdef class Learner:
     cdef explore(self)
     cdef list times_of_trial(self)
     cdef int64_t time_of(self, int sample)
-    cdef bint tell(self, int window, int variant) except -1
-    cdef bint may_tell(self)
+    cdef bint tell(self, int window, int variant)
     cdef int window(self)
     cdef begin_exploration(self)
     cdef bint end_exploration(self)

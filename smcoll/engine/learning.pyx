@@ -15,14 +15,15 @@ word                stored by                         loaded by
 
 **All ranks change at the same call.** Some calls are synchronising: nobody leaves before all have
 entered (Barrier, Allreduce, whatever all ranks exchange in flag lines). Rank 0 stores its word
-before it enters such a call, number N, and the word says: for who has been in N + 1. Who has been
+in such a call, before it publishes anything of it, number N, and the word says: for who has been in N + 1. Who has been
 in N + 1 has left N, so has seen a flag that rank 0 raised after that store: it finds the word, or
 a later one. Who has not been in N + 1 may find the word early, or not: it does not hold yet. How
 far ranks run ahead of each other does not matter.
 
 **No word is missed.** Rank 0 stores the next one only after it has left a synchronising call N',
 later than N + 1: each rank has looked at the word before it entered N', when it had been in N + 1.
-So every synchronising call begins with such a look, whatever it follows (``Plans.choose`` and ``choose_in_order``).
+So every synchronising call begins with such a look, whatever it follows
+(``Plans.choose`` and ``choose_in_order``).
 
 **A trial ends by itself**, after some calls: the next synchronising call may be far.
 
@@ -35,8 +36,8 @@ from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.algos cimport is_inline
 from smcoll.base.atomics cimport (
-    fence_acquire, fence_release, load_acquire, load_relaxed, load_relaxed_int, monotonic_ns,
-    store_relaxed, store_release,
+    fence_acquire, fence_release, load_acquire, load_relaxed, monotonic_ns, store_relaxed,
+    store_release,
 )
 from smcoll.base.signature cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, allgathers_objects,
@@ -63,7 +64,6 @@ cdef enum:
     LOOK_AT_KNOWN = 512        # what an earlier job has found is looked at after so many
     SKIPPED = 2                # calls of a trial: memory is touched, rings run dry
 
-cdef uint64_t NEVER = <uint64_t> -1
 cdef uint64_t NUMBER_BITS = (1 << 24) - 1
 cdef uint64_t LONGEST_TIME = (<uint64_t> 1 << 40) - 1
 
@@ -107,7 +107,6 @@ cdef class Learner:
         """As in ``NodeEngine.learn``."""
         cdef Team *team = &member.team
         cdef int number, in_class
-        self.member = member
         self.team = team
         self.samples = samples_of(&team.layout, team.base, team.rank)
         self.told = told_by(&team.layout, team.base, 0)
@@ -164,23 +163,29 @@ cdef class Learner:
 
     # ------------------------------------------------------------------ rank 0
 
-    cdef int lead(self, int collective, const Plan *plan, size_t nbytes) except -1 nogil:
-        """Rank 0 is about to enter a call of the user's, with nothing published yet. Whether it is
-        synchronising: if it is entered then, `synchronised` is its number."""
+    cdef bint count(self, int collective, const Plan *plan, size_t nbytes) noexcept nogil:
+        """Rank 0 is in a call of the user's that it has not published yet. Whether to `lead`."""
         cdef int in_class = size_class(nbytes)
         cdef ClassOfCalls *known = &self.classes[collective][in_class]
-        if self.member.unusable or load_relaxed_int(&self.team.status.busy):
-            return False           # it will be refused
         known.calls += 1
-        if known.calls == known.event:
-            with gil:
-                self.mark_or_look(collective, in_class)
-        if not synchronises(self.team, collective, plan.algorithm, nbytes):
-            return False
-        if self.has_work and self.over < self.synchronised:
-            with gil:
+        self.at_event = known.calls == known.event
+        self.may_go_on = False
+        if synchronises(self.team, collective, plan.algorithm, nbytes):
+            self.may_go_on = self.has_work and self.over < self.synchronised
+            self.synchronised = self.team.number
+        return self.at_event or self.may_go_on
+
+    cdef int lead(self, int collective, size_t nbytes) except -1:
+        """What `count` found to be due. If it raises, the call is to be left as if never begun."""
+        try:
+            if self.at_event:
+                self.mark_or_look(collective, size_class(nbytes))
+            if self.may_go_on:
                 self.go_on()
-        return True
+        except BaseException:
+            self.synchronised = 0      # it may become another call
+            raise
+        return 0
 
     cdef int mark_or_look(self, int collective, int in_class) except -1:
         cdef ClassOfCalls *known = &self.classes[collective][in_class]
@@ -238,17 +243,12 @@ cdef class Learner:
 
     cdef go_on(self):
         """What was told last is over, and all ranks have left its calls."""
-        cdef uint64_t over = self.over
-        self.number = self.team.number
-        self.over = NEVER              # a signal handler may call collectives meanwhile
         try:
             self.explore()
         except BaseException:
             self.exploration = None    # a signal's: this class is given up
             raise
         finally:
-            if self.over == NEVER:
-                self.over = over
             self.has_work = self.exploration is not None or len(self.waiting) > 0
 
     cdef explore(self):
@@ -260,17 +260,17 @@ cdef class Learner:
                 self.begin_exploration()
             variant = self.exploration.next()
             if variant is not None:
-                self.on_trial = True
                 self.samples_taken = 0
-                self.tell(self.window(), variant)
+                self.on_trial = self.tell(self.window(), variant)
                 break
             if self.end_exploration():
                 break
 
-    cdef bint tell(self, int window, int variant) except -1:
-        # The call that this rank is about to enter is a synchronising one.
-        cdef uint64_t after = self.team.number + 2
-        if not self.may_tell():
+    cdef bint tell(self, int window, int variant):
+        """Say what holds after the next call; False: the communicator was freed meanwhile."""
+        # This call is a synchronising one, and nothing of it is published.
+        cdef uint64_t after = self.team.number + 1
+        if self.plans.told == NULL:
             return False
         self.over = after
         if window > 0:
@@ -278,13 +278,6 @@ cdef class Learner:
         store_relaxed(self.told, pack_news(after, window, self.collective, self.size_class,
                                            variant))
         return True
-
-    cdef bint may_tell(self):
-        # A signal handler, or another thread, may have freed the communicator or called something
-        # while Python ran. From here to the store it does not run.
-        return (not self.member.unusable and self.plans.told != NULL
-                and self.team.number == self.number
-                and not load_relaxed_int(&self.team.status.busy))
 
     cdef int window(self):
         """Of a trial: as long as some calls of the class will take, other calls in between."""

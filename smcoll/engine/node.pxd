@@ -26,6 +26,8 @@ cdef class NodeEngine(Engine):
     cdef Fallback fallback
     cdef Learner learner       # None: what calls follow is what the tables say
 
+    cdef int lead(self, int collective, size_t nbytes) except -1
+
     # Stages of a call over several nodes.
     cdef int carry_out_stage(self, int collective, uint64_t signature, uint64_t nbytes,
                              Call *call, const Plan *plan, void *details) except -1

@@ -78,20 +78,19 @@ cdef class NodeEngine(Engine):
         cdef Tally *tally = &self.statistics.carried_out[collective][plan.algorithm]
         cdef int64_t start, arrived = 0
         cdef int status
-        cdef bint synchronises = False
+        cdef bint begins
         if (needs_data_regions(self.team, collective, plan.algorithm, call.nbytes)
                 and self.memory.have_data_regions(signature, call.nbytes) == USE_MPI):
             return USE_MPI
-        if self.plans.told != NULL and self.learner.leads and not self.protocol.is_later_stage:
-            synchronises = self.learner.lead(collective, plan, call.nbytes)
         call.team = self.team
         call.plan = plan
         call.details = details
+        begins = not self.protocol.is_later_stage
         self.protocol.enter()
         if self.plans.told != NULL:
+            if self.learner.leads and begins and self.learner.count(collective, plan, call.nbytes):
+                self.lead(collective, call.nbytes)
             arrived = self.learner.arrive(collective, plan, call.nbytes)
-            if synchronises:
-                self.learner.synchronised = self.team.number
         start = started(tally, call.nbytes)
         self.team.direct_bytes = 0
         begin_call(self.team, signature, call.nbytes)
@@ -115,7 +114,7 @@ cdef class NodeEngine(Engine):
         cdef uint64_t signature
         cdef int64_t arrived = 0
         cdef int status
-        cdef bint synchronises = False
+        cdef bint begins
         operation.kernel = self.kernel_of(op, element_type)
         if operation.kernel == NULL:
             with gil:
@@ -130,16 +129,17 @@ cdef class NodeEngine(Engine):
                 if self.memory.have_data_regions(signature, call.nbytes) == USE_MPI:
                     self.call_is_over()
                     return USE_MPI
-        if self.plans.told != NULL and self.learner.leads and not self.protocol.is_later_stage:
-            synchronises = self.learner.lead(COLLECTIVE_ALLREDUCE, plan, call.nbytes)
+        begins = not self.protocol.is_later_stage
         status = self.protocol.enter_without_gil()
         if status != DONE:
             with gil:
                 self.protocol.explain_refusal(status)
         if self.plans.told != NULL:
+            if self.learner.leads and begins and self.learner.count(COLLECTIVE_ALLREDUCE, plan,
+                                                                    call.nbytes):
+                with gil:
+                    self.lead(COLLECTIVE_ALLREDUCE, call.nbytes)
             arrived = self.learner.arrive(COLLECTIVE_ALLREDUCE, plan, call.nbytes)
-            if synchronises:
-                self.learner.synchronised = self.team.number
         tally = &self.statistics.carried_out[COLLECTIVE_ALLREDUCE][plan.algorithm]
         tally.calls += 1
         tally.nbytes += call.nbytes
@@ -183,6 +183,17 @@ cdef class NodeEngine(Engine):
                                 &self.statistics.left_to_mpi[number])
 
     # ------------------------------------------------------------------ what it learns
+
+    cdef int lead(self, int collective, size_t nbytes) except -1:
+        """In a call of which nothing is published."""
+        try:
+            self.learner.lead(collective, nbytes)
+        except BaseException:
+            # Of a signal handler: as if it had come before the call (protocol rule 13).
+            self.team.number -= 1
+            self.protocol.turn_away()
+            raise
+        return 0
 
     def learn(self, variants, known, kind, bint explores):
         """Follow what was found for such communicators. Between two calls, alike on all ranks.

@@ -11,10 +11,19 @@ from functools import lru_cache
 
 from smcoll.algorithms import IN_RANK_ORDER, RADICES, STREAMED, TABLE, Algorithm
 from smcoll.config import RADIX_LIMIT, Config
-from smcoll.tuning.select import SHARED_HEAP, Decision, decision_in, may_be_chosen, override
+from smcoll.tuning.select import (
+    SHARED_HEAP,
+    UNLIMITED,
+    Decision,
+    decision_in,
+    may_be_chosen,
+    override,
+)
 
 KIB, MIB = 1 << 10, 1 << 20
 SECTIONS = (16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB)
+LONGEST_ELEMENT = 32     # bytes, of those with kernels
+LAST_CLASS = 31          # of calls, by powers of two (engine/plans.pxd): all longer ones, too
 USUAL_SECTION = 64 * KIB
 # All ranks together reduce ranks**2 vectors in all-read.
 LARGEST_ALL_READ = 16 * MIB
@@ -102,7 +111,7 @@ def to_try(collective: str, variants: Sequence[Decision], in_class: int, ranks: 
     usual = decision_in(rows, nbytes)
     lines = {row.name: row.lines for row in TABLE if row.collective == collective}
     orders = {order_of(collective, decision_in(rows, end)) for end in (
-        nbytes // 2 + 1, nbytes, *(row.up_to for row in rows if nbytes // 2 < row.up_to < nbytes))}
+        nbytes // 2 + 1, nbytes if in_class < LAST_CLASS else UNLIMITED, *(row.up_to for row in rows if nbytes // 2 < row.up_to < nbytes))}
     if len(orders) > 1:
         return {}      # calls of one class whose rows have different orders keep their rows
 
@@ -122,6 +131,7 @@ def to_try(collective: str, variants: Sequence[Decision], in_class: int, ranks: 
     found: dict[tuple, int] = {}
     for number, row in enumerate(variants, 1):
         if (not worth_its_work(row.algorithm, nbytes, ranks)
+                or row.section_bytes < 2 * LONGEST_ELEMENT * ranks    # Engine.holds
                 or (in_lines and not has_inline_form(row.algorithm))
                 or order_of(collective, row) not in orders):
             continue
