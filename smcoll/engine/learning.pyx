@@ -14,11 +14,11 @@ word                stored by                         loaded by
 ==================  ================================  ============================================
 
 **All ranks change at the same call.** Some calls are synchronising: nobody leaves before all have
-entered (Barrier, Allreduce, whatever all ranks exchange in flag lines). Rank 0 stores its word
-in such a call, before it publishes anything of it, number N, and the word says: for who has been in N + 1. Who has been
-in N + 1 has left N, so has seen a flag that rank 0 raised after that store: it finds the word, or
-a later one. Who has not been in N + 1 may find the word early, or not: it does not hold yet. How
-far ranks run ahead of each other does not matter.
+entered (Barrier, Allreduce, whatever all ranks exchange in flag lines). Rank 0 stores its word in
+such a call, number N, before it publishes anything of it, and the word says: for who has been in
+N + 1. Who has been in N + 1 has left N, so has seen a flag that rank 0 raised after that store: it
+finds the word, or a later one. Who has not been in N + 1 may find the word early, or not: it does
+not hold yet. How far ranks run ahead of each other does not matter.
 
 **No word is missed.** Rank 0 stores the next one only after it has left a synchronising call N',
 later than N + 1: each rank has looked at the word before it entered N', when it had been in N + 1.

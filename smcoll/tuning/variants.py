@@ -110,8 +110,9 @@ def to_try(collective: str, variants: Sequence[Decision], in_class: int, ranks: 
     nbytes = 1 << in_class
     usual = decision_in(rows, nbytes)
     lines = {row.name: row.lines for row in TABLE if row.collective == collective}
-    orders = {order_of(collective, decision_in(rows, end)) for end in (
-        nbytes // 2 + 1, nbytes if in_class < LAST_CLASS else UNLIMITED, *(row.up_to for row in rows if nbytes // 2 < row.up_to < nbytes))}
+    end = nbytes if in_class < LAST_CLASS else UNLIMITED
+    ends = (nbytes // 2 + 1, end, *(row.up_to for row in rows if nbytes // 2 < row.up_to < end))
+    orders = {order_of(collective, decision_in(rows, one)) for one in ends}
     if len(orders) > 1:
         return {}      # calls of one class whose rows have different orders keep their rows
 
