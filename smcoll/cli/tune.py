@@ -47,7 +47,7 @@ def tune_command(
         help="The decision table; off: none.")] = "auto",
     clear: Annotated[bool, typer.Option(
         "--clear", metavar=options.FLAG, show_default=False, rich_help_panel=options.FILES,
-        help="Remove the table instead: built-in defaults hold.")] = False,
+        help="Remove the table instead, and what programs have learned.")] = False,
     json_file: options.JSONFile = None,
     csv_file: options.CSVFile = None,
     plot_file: options.PlotFile = None,

@@ -27,9 +27,9 @@ cdef struct Choice:
     Plan plan
 
 
-# What rank 0 tells the others in one word (Plans.news): a class follows a variant of its plan,
-# for good or for some calls. From the lowest bit up: variant (8 bits; 0: the table's row), class
-# (5), collective (5), window (5; 0: for good), number of the first call that is over when it holds.
+# What rank 0 tells the others in one word (segment.pxd: told_by): a class follows a variant of its
+# plan, for good or for some calls. From the lowest bit up: variant (8 bits; 0: the table's row),
+# class (5), collective (5), window (5; 0: for good), `after` (41).
 cdef struct News:
     uint64_t after             # holds where the caller has been in so many of the user's calls
     uint64_t until             # and no more where it has been in so many; 0: for good
@@ -37,7 +37,7 @@ cdef struct News:
 
 
 cdef enum:
-    SHORTEST_WINDOW = 10       # calls; each number of a window is twice as many as the one before
+    SHORTEST_WINDOW = 10       # calls of a trial: window 1; window w has 2^(w - 1) times as many
     WINDOWS = 16
 
 

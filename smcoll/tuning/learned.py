@@ -16,6 +16,7 @@ from typing import Any
 
 from smcoll.tuning import tables
 from smcoll.tuning.select import Decision
+from smcoll.tuning.variants import LAST_CLASS
 
 FORMAT = 1
 FIELDS = ("algorithm", "fan_in", "fan_out", "section_bytes", "segments")
@@ -76,7 +77,7 @@ def _is_entry(in_class: str, entry: Any) -> bool:
         return row is IN_TABLE or (isinstance(row, dict) and all(
             isinstance(row.get(name), (int, str)) for name in FIELDS))
 
-    return (in_class.isdigit() and int(in_class) < 32 and isinstance(entry, dict)
+    return (in_class.isdigit() and int(in_class) <= LAST_CLASS and isinstance(entry, dict)
             and all(name in entry and is_row(entry[name]) for name in ("best", "second")))
 
 
