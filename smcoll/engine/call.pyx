@@ -4,13 +4,12 @@ What is wrong before anything is published stays on this rank; what fails later 
 """
 
 cimport cython
-from cpython.pystate cimport PyThreadState
 from libc.stdint cimport int64_t
 
 from smcoll.base.atomics cimport monotonic_ns, store_release, try_lock, unlock
 from smcoll.engine.failure cimport FailureDetector
 from smcoll.engine.member cimport Member
-from smcoll.sync.team cimport DONE, POISON_EXCEPTION
+from smcoll.sync.team cimport DONE, POISON_EXCEPTION, PyThreadState
 from smcoll.sync.waiting cimport attend_between_calls, condition, wait_until
 
 from mpi4py import MPI

@@ -1,4 +1,3 @@
-from cpython.pystate cimport PyThreadState
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from smcoll.base.signature cimport COLLECTIVES
@@ -7,6 +6,11 @@ from smcoll.memory.cross_memory cimport OtherProcess
 from smcoll.memory.heap cimport HeapView
 from smcoll.segment cimport MAX_BANKS, Layout, Status
 from smcoll.sync.domains cimport DomainView
+
+cdef extern from "Python.h":
+    # Not from cpython.pystate: every module that sees a Team would translate six more files.
+    ctypedef struct PyThreadState:
+        pass
 
 # What a wait or a step of an algorithm returns.
 cdef enum:

@@ -15,7 +15,6 @@ word                      stored by                           loaded by
 """
 
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.pystate cimport PyThreadState
 from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.base.atomics cimport (
@@ -24,7 +23,8 @@ from smcoll.base.atomics cimport (
 )
 from smcoll.segment cimport AWAITS_MPI, Status, asleep_of, status_of
 from smcoll.sync.team cimport (
-    ASLEEP, ASLEEP_ON_FLAG, AWAKE, DONE, FAILED_EXCEPTION, NO_SLEEP, SLEEP_AT_ONCE, Team,
+    ASLEEP, ASLEEP_ON_FLAG, AWAKE, DONE, FAILED_EXCEPTION, NO_SLEEP, PyThreadState,
+    SLEEP_AT_ONCE, Team,
 )
 
 
