@@ -16,6 +16,8 @@ from smcoll.buffers.buffers cimport (
     Message, Specification, TypeLayout, code_of_type, entries, layout_of_type, locate, parse,
     parse_moved, plain_array, split,
 )
+from smcoll.datatype.convertor cimport start_convertor
+from smcoll.datatype.datatypes cimport Typemap, typemap_of
 from smcoll.kernels.kernels cimport element_size
 
 cdef extern from "Python.h":
@@ -26,8 +28,6 @@ cdef int PROC_NULL = MPI.PROC_NULL
 # ``[IN_PLACE, count, type]`` comes to this address: in place too, since only the address counts.
 cdef char *IN_PLACE_ADDRESS = <char *> <Py_ssize_t> int(MPI.IN_PLACE)
 
-ctypedef Blocks (*blocks_parser)(object, bint, int)
-
 
 @cython.freelist(8)
 cdef class Blocks:
@@ -37,10 +37,43 @@ cdef class Blocks:
         free(self.block)
         free(self.counts)
 
+    cdef lay_out(self):
+        """As ``Specification.lay_out``, for each rank's block."""
+        if not self.contiguous:
+            self.typemaps = [typemap_of(datatype) for datatype in
+                             self.datatypes or [self.datatype] * self.ranks]
+
+    cdef const Runs *runs(self, int rank):
+        cdef Typemap typemap = None
+        if self.typemaps is not None:
+            typemap = self.typemaps[rank]
+        return NULL if typemap is None else &typemap.runs
+
+    cdef void place(self, Convertor *convertor, int rank):
+        start_convertor(convertor, self.block[rank].address, self.runs(rank),
+                        self.block[rank].nbytes)
+
+    cdef void send(self, Messages messages, int rank):
+        """This rank's block for another one."""
+        messages.send(rank, self.block[rank].address, self.block[rank].nbytes, self.runs(rank))
+
+    cdef Transfer *receive(self, Messages messages, int rank):
+        """The block from another one."""
+        return messages.receive(rank, self.block[rank].address, self.block[rank].nbytes,
+                                self.runs(rank))
+
 
 @cython.freelist(4)
 cdef class Sides:
-    """The parsed arguments of one call."""
+    """The parsed arguments of one call: a side with a block for each rank, and the other side."""
+
+    cdef lay_out(self):
+        if self.blocks is not None:
+            self.blocks.lay_out()
+        if self.message is not None:
+            self.message.lay_out()
+        if self.sent is not None:
+            self.sent.lay_out()
 
 
 cdef Blocks new_blocks(int ranks, bint vector):
@@ -270,89 +303,38 @@ cdef Specification message_or_in_place(argument, bint writable):
     return None if spec.message.address == IN_PLACE_ADDRESS else spec
 
 
-cdef Sides gather_sides(blocks_parser parse_side, sendbuf, recvbuf, int root, int rank, int size):
+cdef Sides rooted_sides(blocks_parser parse_side, blocks, message, bint scatters, int root,
+                        int rank, int size):
+    """Of a Gather, or a Scatter: the root has a block for each rank, every rank a message."""
     cdef Sides sides = Sides.__new__(Sides)
     if rank == root:
-        sides.recv_blocks = parse_side(recvbuf, True, size)
-        sides.send_message = message_or_in_place(sendbuf, False)
-        sides.send_in_place = sides.send_message is None
-        check_blocks(sides.recv_blocks)
+        sides.blocks = parse_side(blocks, not scatters, size)
+        sides.message = message_or_in_place(message, scatters)
+        sides.in_place = sides.message is None
+        check_blocks(sides.blocks)
     elif root != PROC_NULL:
-        sides.send_message = parse_moved(sendbuf, False)
-        check_message(sides.send_message)
+        sides.message = parse_moved(message, scatters)
+        check_message(sides.message)
     return sides
 
 
-cdef Sides scatter_sides(blocks_parser parse_side, sendbuf, recvbuf, int root, int rank, int size):
-    cdef Sides sides = Sides.__new__(Sides)
-    if rank == root:
-        sides.send_blocks = parse_side(sendbuf, False, size)
-        sides.recv_message = message_or_in_place(recvbuf, True)
-        sides.recv_in_place = sides.recv_message is None
-        check_blocks(sides.send_blocks)
-    elif root != PROC_NULL:
-        sides.recv_message = parse_moved(recvbuf, True)
-        check_message(sides.recv_message)
-    return sides
-
-
-cdef Sides allgather_sides(blocks_parser parse_side, sendbuf, recvbuf, int size):
-    cdef Sides sides = Sides.__new__(Sides)
-    sides.recv_blocks = parse_side(recvbuf, True, size)
-    sides.send_message = message_or_in_place(sendbuf, False)
-    sides.send_in_place = sides.send_message is None
-    check_blocks(sides.recv_blocks)
-    return sides
+cdef Sides allgather_sides(blocks_parser parse_side, sendbuf, recvbuf, int rank, int size):
+    """Every rank has what the root of a Gather has."""
+    return rooted_sides(parse_side, recvbuf, sendbuf, False, rank, rank, size)
 
 
 cdef Sides alltoall_sides(blocks_parser parse_side, sendbuf, recvbuf, int size):
     cdef Sides sides = Sides.__new__(Sides)
-    sides.recv_blocks = parse_side(recvbuf, True, size)
+    sides.blocks = parse_side(recvbuf, True, size)
     if not in_place(sendbuf):
-        sides.send_blocks = parse_side(sendbuf, False, size)
-        if sides.send_blocks.base == IN_PLACE_ADDRESS:
-            sides.send_blocks = None
-    sides.send_in_place = sides.send_blocks is None
-    check_blocks(sides.recv_blocks)
-    if not sides.send_in_place:
-        check_blocks(sides.send_blocks)
+        sides.sent = parse_side(sendbuf, False, size)
+        if sides.sent.base == IN_PLACE_ADDRESS:
+            sides.sent = None
+    sides.in_place = sides.sent is None
+    check_blocks(sides.blocks)
+    if not sides.in_place:
+        check_blocks(sides.sent)
     return sides
-
-
-cdef Sides parse_gather(sendbuf, recvbuf, int root, int rank, int size):
-    return gather_sides(parse_blocks, sendbuf, recvbuf, root, rank, size)
-
-
-cdef Sides parse_gatherv(sendbuf, recvbuf, int root, int rank, int size):
-    return gather_sides(parse_vector, sendbuf, recvbuf, root, rank, size)
-
-
-cdef Sides parse_scatter(sendbuf, recvbuf, int root, int rank, int size):
-    return scatter_sides(parse_blocks, sendbuf, recvbuf, root, rank, size)
-
-
-cdef Sides parse_scatterv(sendbuf, recvbuf, int root, int rank, int size):
-    return scatter_sides(parse_vector, sendbuf, recvbuf, root, rank, size)
-
-
-cdef Sides parse_allgather(sendbuf, recvbuf, int rank, int size):
-    return allgather_sides(parse_blocks, sendbuf, recvbuf, size)
-
-
-cdef Sides parse_allgatherv(sendbuf, recvbuf, int rank, int size):
-    return allgather_sides(parse_vector, sendbuf, recvbuf, size)
-
-
-cdef Sides parse_alltoall(sendbuf, recvbuf, int rank, int size):
-    return alltoall_sides(parse_blocks, sendbuf, recvbuf, size)
-
-
-cdef Sides parse_alltoallv(sendbuf, recvbuf, int rank, int size):
-    return alltoall_sides(parse_vector, sendbuf, recvbuf, size)
-
-
-cdef Sides parse_alltoallw(sendbuf, recvbuf, int rank, int size):
-    return alltoall_sides(parse_vector_w, sendbuf, recvbuf, size)
 
 
 # ---------------------------------------------------------------------- for tests
@@ -363,38 +345,33 @@ def parse_sides(str method, sendbuf, recvbuf, int rank=0, int size=1, int root=0
     ``{"send": side, "recv": side}``; a side is a list of (address, bytes): one for a message, one
     for each rank for blocks; "in place", or None for what this rank does not have.
     """
+    cdef blocks_parser parse_side = parse_blocks
     cdef Sides sides
+    if method[-1] in "vw":
+        parse_side = parse_vector if method[-1] == "v" else parse_vector_w
+        method = method[:-1]
     if method == "Gather":
-        sides = parse_gather(sendbuf, recvbuf, root, rank, size)
-    elif method == "Gatherv":
-        sides = parse_gatherv(sendbuf, recvbuf, root, rank, size)
+        sides = rooted_sides(parse_side, recvbuf, sendbuf, False, root, rank, size)
     elif method == "Scatter":
-        sides = parse_scatter(sendbuf, recvbuf, root, rank, size)
-    elif method == "Scatterv":
-        sides = parse_scatterv(sendbuf, recvbuf, root, rank, size)
+        sides = rooted_sides(parse_side, sendbuf, recvbuf, True, root, rank, size)
     elif method == "Allgather":
-        sides = parse_allgather(sendbuf, recvbuf, rank, size)
-    elif method == "Allgatherv":
-        sides = parse_allgatherv(sendbuf, recvbuf, rank, size)
+        sides = allgather_sides(parse_side, sendbuf, recvbuf, rank, size)
     elif method == "Alltoall":
-        sides = parse_alltoall(sendbuf, recvbuf, rank, size)
-    elif method == "Alltoallv":
-        sides = parse_alltoallv(sendbuf, recvbuf, rank, size)
-    elif method == "Alltoallw":
-        sides = parse_alltoallw(sendbuf, recvbuf, rank, size)
+        sides = alltoall_sides(parse_side, sendbuf, recvbuf, size)
     else:
         raise ValueError(f"{method} has no blocks")
-    return {
-        "send": "in place" if sides.send_in_place else describe(
-            sides.send_message, sides.send_blocks),
-        "recv": "in place" if sides.recv_in_place else describe(
-            sides.recv_message, sides.recv_blocks),
-    }
+    blocks = describe_blocks(sides.blocks)
+    other = "in place"
+    if not sides.in_place:
+        other = describe_blocks(sides.sent)
+        if sides.message is not None:
+            other = [(<size_t> sides.message.message.address, sides.message.message.nbytes)]
+    if method == "Scatter":
+        return {"send": blocks, "recv": other}
+    return {"send": other, "recv": blocks}
 
 
-cdef describe(Specification message, Blocks blocks):
-    if message is not None:
-        return [(<size_t> message.message.address, message.message.nbytes)]
+cdef describe_blocks(Blocks blocks):
     if blocks is None:
         return None
     return [(<size_t> blocks.block[i].address, blocks.block[i].nbytes)

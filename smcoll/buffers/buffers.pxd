@@ -1,3 +1,6 @@
+from smcoll.datatype.convertor cimport Convertor, Runs
+from smcoll.datatype.datatypes cimport Typemap
+
 # What a buffer argument comes to. `element_type` is a code of smcoll.kernels.kernels, or -1.
 cdef struct Message:
     char *address
@@ -24,6 +27,11 @@ cdef class Specification:
     cdef object owner
     cdef char *base
     cdef Py_ssize_t length          # bytes of the whole buffer
+    cdef Typemap typemap            # once laid out, of a datatype that may have holes; else None
+
+    cdef lay_out(self)
+    cdef const Runs *runs(self)
+    cdef void place(self, Convertor *convertor)
 
 
 cdef bint plain_array(object spec, bint writable, Message *message) noexcept

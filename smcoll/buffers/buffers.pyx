@@ -17,6 +17,8 @@ from cpython.buffer cimport (
 )
 
 from smcoll.buffers.arrays cimport Tensor, tensor_of
+from smcoll.datatype.convertor cimport start_convertor
+from smcoll.datatype.datatypes cimport typemap_of
 from smcoll.kernels.kernels cimport (
     TYPE_BOOL, TYPE_COMPLEX_DOUBLE, TYPE_COMPLEX_FLOAT, TYPE_DOUBLE, TYPE_FLOAT, TYPE_INT8,
     TYPE_INT16, TYPE_INT32, TYPE_INT64, TYPE_LONG_DOUBLE, TYPE_UINT8, TYPE_UINT16, TYPE_UINT32,
@@ -350,3 +352,16 @@ cdef Py_ssize_t extent_of(datatype, purpose) except? -1:
 @cython.freelist(8)
 cdef class Specification:
     """One parsed buffer argument."""
+
+    cdef lay_out(self):
+        """Look up where the elements' bytes lie. Raises what MPI does for a null or uncommitted
+        datatype."""
+        if not self.contiguous:
+            self.typemap = typemap_of(self.datatype)
+
+    cdef const Runs *runs(self):
+        """NULL: the message's bytes lie in one piece."""
+        return NULL if self.typemap is None else &self.typemap.runs
+
+    cdef void place(self, Convertor *convertor):
+        start_convertor(convertor, self.message.address, self.runs(), self.message.nbytes)

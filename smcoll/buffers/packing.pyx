@@ -4,18 +4,16 @@ Not used by collectives, which pack straight into shared memory: for tests of th
 """
 
 from smcoll.buffers.buffers cimport Specification, parse
-from smcoll.datatype.convertor cimport Convertor, pack_next, start_convertor, unpack_next
-from smcoll.datatype.datatypes cimport Typemap, typemap_of
+from smcoll.datatype.convertor cimport Convertor, pack_next, unpack_next
 
 
 def pack(buffer, count, datatype):
     """``count`` elements at the start of ``buffer`` as bytes, like MPI_Pack."""
     cdef Specification spec = parse([buffer, count, datatype], False)
-    cdef Typemap typemap = typemap_of(datatype)
     cdef Convertor convertor
     cdef bytearray packed = bytearray(spec.message.nbytes)
-    start_convertor(&convertor, spec.message.address, NULL if typemap is None else &typemap.runs,
-                    spec.message.nbytes)
+    spec.lay_out()
+    spec.place(&convertor)
     pack_next(&convertor, packed, spec.message.nbytes)
     return bytes(packed)
 
@@ -23,12 +21,11 @@ def pack(buffer, count, datatype):
 def unpack(data, buffer, count, datatype, size_t chunk=1 << 30):
     """Lay ``data`` out in ``buffer`` like MPI_Unpack, ``chunk`` bytes at a time."""
     cdef Specification spec = parse([buffer, count, datatype], True)
-    cdef Typemap typemap = typemap_of(datatype)
     cdef Convertor convertor
     cdef const unsigned char[::1] view = bytes(data) + b"\0"
     cdef size_t at = 0, piece
-    start_convertor(&convertor, spec.message.address, NULL if typemap is None else &typemap.runs,
-                    spec.message.nbytes)
+    spec.lay_out()
+    spec.place(&convertor)
     while at < spec.message.nbytes:
         piece = min(chunk, spec.message.nbytes - at)
         unpack_next(&convertor, <const char *> &view[at], piece)

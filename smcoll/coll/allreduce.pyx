@@ -1,12 +1,11 @@
 """Allreduce: all-read, pairwise (GS 3.1) and tiled. Along trees: ``tree``."""
 
 from smcoll.coll.pairwise cimport (
-    STEP_FOLDED, STEP_IN, STEP_READY, copy_in, gather_slices, halve, pair_off, power_of_two,
-    steps_of,
+    STEP_IN, STEP_READY, copy_in, gather_slices, halve, pair_off, power_of_two, steps_of,
 )
 from smcoll.coll.pipeline cimport (
-    Call, Section, complete, deliver, half_of_region, heard, heard_all, occupy_two_halves,
-    plan_call, post, put, reduce_from, reduce_operands_into, region, stores_of_others,
+    Call, Section, combine, complete, deliver, half_of_region, heard, heard_all, occupy_two_halves,
+    plan_call, post, reduce_from, region, stores_of_others,
 )
 from smcoll.coll.tiled cimport (
     copy_in_others, copy_out_others, reduce_cyclically_for_all, reduce_own_slice_for_all,
@@ -55,45 +54,6 @@ cdef inline char *operand(Call *call, Section *section, int rank, int step) noex
     return half_of_region(call, section, rank, half)
 
 
-cdef inline void reduce_pair(Call *call, Section *section, char *out, const char *left,
-                             const char *right, size_t begin, size_t end) noexcept nogil:
-    cdef const void *operands[2]
-    operands[0] = left + begin * call.element_size
-    operands[1] = right + begin * call.element_size
-    reduce_operands_into(call, section, out + begin * call.element_size, operands, 2,
-                         (end - begin) * call.element_size)
-
-
-cdef int fold_into_other_half(Call *call, Section *section) noexcept nogil:
-    """Ranks K and N + K reduce half of the data each; K copies the other half."""
-    cdef int rank = call.team.rank
-    cdef int n = power_of_two(call.team.size)
-    cdef int partner = rank + n if rank < n else rank - n
-    cdef size_t other_half = call.extent // 2
-    cdef size_t middle = section.elements // 2
-    cdef char *own = region(call, section, rank)
-    cdef char *other = region(call, section, partner)
-    cdef int status
-    if section.progress == 0:
-        status = heard(call, section, partner, STEP_IN)
-        if status != DONE:
-            return status
-        if rank < n:
-            reduce_pair(call, section, own + other_half, own, other, 0, middle)
-        else:
-            reduce_pair(call, section, own + other_half, other, own, middle, section.elements)
-        post(call, section, STEP_FOLDED)
-        section.progress = 1
-    if rank < n:
-        status = heard(call, section, partner, STEP_FOLDED)
-        if status != DONE:
-            return status
-        middle *= call.element_size
-        put(call, section, own + other_half + middle, other + other_half + middle,
-            section.nbytes - middle)
-    return DONE
-
-
 cdef int double(Call *call, Section *section) noexcept nogil:
     """log2 N steps: both partners read both operands and write the result to their other half.
 
@@ -105,7 +65,7 @@ cdef int double(Call *call, Section *section) noexcept nogil:
     cdef int status, step, partner
     cdef const char *own
     cdef const char *other
-    status = pair_off(call, section, fold_into_other_half)
+    status = pair_off(call, section, call.extent // 2)
     if status != DONE or rank >= n:
         return status
     while section.progress - 2 < steps:
@@ -120,11 +80,11 @@ cdef int double(Call *call, Section *section) noexcept nogil:
         other = operand(call, section, partner, step)
         # The lower rank's operand stands left on both partners (protocol rule 7).
         if rank < partner:
-            reduce_pair(call, section, operand(call, section, rank, step + 1), own, other, 0,
-                        section.elements)
+            combine(call, section, operand(call, section, rank, step + 1), own, other, 0,
+                    section.elements)
         else:
-            reduce_pair(call, section, operand(call, section, rank, step + 1), other, own, 0,
-                        section.elements)
+            combine(call, section, operand(call, section, rank, step + 1), other, own, 0,
+                    section.elements)
         section.progress += 1
         post(call, section, STEP_READY + step + 1)
     return DONE

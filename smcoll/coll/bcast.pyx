@@ -1,7 +1,7 @@
 """Broadcast by a scatter and an allgather. Along trees: ``tree``."""
 
 from smcoll.coll.pipeline cimport (
-    Call, Section, complete, deliver, heard, plan_call, post, put, region, writable,
+    Call, Section, complete, deliver, heard, offer, plan_call, post, put, region, writable,
 )
 from smcoll.coll.tiled cimport cut
 from smcoll.sync.team cimport DONE, next_rank
@@ -28,19 +28,15 @@ cdef int take_slice(Call *call, Section *section) noexcept nogil:
     cdef int rank = call.team.rank, status
     cdef size_t begin = cut(section.nbytes, 1, call.team.size, rank)
     cdef size_t end = cut(section.nbytes, 1, call.team.size, rank + 1)
-    if rank != call.root:
-        status = heard(call, section, call.root, STEP_DATA)
-        if status != DONE:
-            return status
-    status = writable(call, section)
+    if rank == call.root:
+        return offer(call, section, STEP_SLICE)
+    status = heard(call, section, call.root, STEP_DATA)
+    if status == DONE:
+        status = writable(call, section)
     if status != DONE:
         return status
-    if rank == call.root:
-        put(call, section, region(call, section, rank), call.send + section.offset,
-            section.nbytes)
-    else:
-        put(call, section, region(call, section, rank) + begin,
-            region(call, section, call.root) + begin, end - begin)
+    put(call, section, region(call, section, rank) + begin,
+        region(call, section, call.root) + begin, end - begin)
     post(call, section, STEP_SLICE)
     return DONE
 

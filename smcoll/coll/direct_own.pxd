@@ -1,5 +1,5 @@
 from smcoll.coll.pipeline cimport Call
-from smcoll.coll.reduce_scatter cimport Blocks
+from smcoll.coll.reduce_scatter cimport Partition
 
 
 cdef int reduce_scatter_shared_heap(Call *call) noexcept nogil

@@ -64,7 +64,7 @@ cdef int heard_staged(Call *call, Section *section, int ranks) noexcept nogil:
 
 cdef int reduce_scatter_shared_heap(Call *call) noexcept nogil:
     """Every rank reduces its own block of all vectors, straight to its result."""
-    cdef const Blocks *blocks = <const Blocks *> call.details
+    cdef const Partition *blocks = <const Partition *> call.details
     cdef Team *team = call.team
     cdef int rank, staging, status
     cdef size_t begin = blocks.begin[team.rank]

@@ -27,10 +27,10 @@ before. The result in an excess domain overwrites the version that was given awa
 """
 
 from smcoll.coll.pipeline cimport (
-    Section, complete, deliver, half_of_region, heard, occupy_two_halves, plan_call, post, put,
-    reduce_operands_into, writable,
+    Section, combine, complete, deliver, half_of_region, heard, occupy_two_halves, plan_call, post,
+    put, writable,
 )
-from smcoll.sync.domains cimport Domains, Holders, index_in_domain, members_of
+from smcoll.sync.domains cimport Domains, DomainView, Holders, index_in_domain, members_of
 from smcoll.sync.team cimport DONE
 
 cdef enum:
@@ -39,35 +39,37 @@ cdef enum:
     STEP_RESULT = 40
 
 
-cdef void lay_out(const DomainView *view, Layout *layout) noexcept nogil:
+# In each domain `inside` ranks take part, in `across` domains; both are powers of two. The others
+# are excess: they give their data away before and get the result after.
+cdef struct Roles:
+    int inside, across
+    int steps_inside, steps_across
+
+
+cdef void deal_roles(const DomainView *view, Roles *roles) noexcept nogil:
     """As many ranks of each domain as the smallest one has, and domains, down to powers of two."""
     cdef int domain, smallest = view.ranks
     for domain in range(view.domains):
         smallest = min(smallest, members_of(view, domain).count)
-    layout.inside = layout.across = 1
-    layout.steps_inside = layout.steps_across = 0
-    while layout.inside * 2 <= smallest:
-        layout.inside *= 2
-        layout.steps_inside += 1
-    while layout.across * 2 <= view.domains:
-        layout.across *= 2
-        layout.steps_across += 1
+    roles.inside = roles.across = 1
+    roles.steps_inside = roles.steps_across = 0
+    while roles.inside * 2 <= smallest:
+        roles.inside *= 2
+        roles.steps_inside += 1
+    while roles.across * 2 <= view.domains:
+        roles.across *= 2
+        roles.steps_across += 1
 
 
-cdef int source_of(const DomainView *view, const Layout *layout, int rank, int step) noexcept nogil:
-    """Whose data a rank that takes part combines with its own in ``step``, from 0."""
-    return before(view, layout, rank, step, 1)
-
-
-cdef inline int before(const DomainView *view, const Layout *layout, int rank, int step,
+cdef inline int before(const DomainView *view, const Roles *roles, int rank, int step,
                        int sign) noexcept nogil:
     """The rank 2^step places before (``sign`` 1) or behind (-1) ``rank``."""
     cdef int domain = view.domain_of[rank], i = index_in_domain(view, rank)
-    if step < layout.steps_inside:
-        i = (i - sign * (1 << step) + layout.inside) % layout.inside
+    if step < roles.steps_inside:
+        i = (i - sign * (1 << step) + roles.inside) % roles.inside
     else:
-        domain -= sign * (1 << (step - layout.steps_inside))
-        domain = (domain + layout.across) % layout.across
+        domain -= sign * (1 << (step - roles.steps_inside))
+        domain = (domain + roles.across) % roles.across
     return members_of(view, domain).rank[i]
 
 
@@ -76,21 +78,21 @@ def source(Domains domains, int rank, int step):
 
     Steps inside the domains come first. For excess ranks, and behind the last step, None.
     """
-    cdef Layout layout
-    lay_out(&domains.view, &layout)
-    steps = layout.steps_inside
-    if index_in_domain(&domains.view, rank) >= layout.inside:
+    cdef Roles roles
+    deal_roles(&domains.view, &roles)
+    steps = roles.steps_inside
+    if index_in_domain(&domains.view, rank) >= roles.inside:
         return None
-    if domains.view.domain_of[rank] < layout.across:
-        steps += layout.steps_across
-    return source_of(&domains.view, &layout, rank, step) if step < steps else None
+    if domains.view.domain_of[rank] < roles.across:
+        steps += roles.steps_across
+    return before(&domains.view, &roles, rank, step, 1) if step < steps else None
 
 
 cdef int allreduce_dissemination(Call *call) noexcept nogil:
     """Take the excess ranks' data, disseminate, give them the result."""
-    cdef Layout layout
-    lay_out(call.team.domains, &layout)
-    call.details = <void *> &layout
+    cdef Roles roles
+    deal_roles(call.team.domains, &roles)
+    call.details = <void *> &roles
     plan_call(call, 3, call.plan.section_bytes // 2, False)
     occupy_two_halves(call)
     call.phase[0] = copy_in_or_give
@@ -104,13 +106,13 @@ cdef inline char *version_of(Call *call, Section *section, int rank, int version
 
 
 cdef inline bint takes_part(Call *call) noexcept nogil:
-    cdef const Layout *layout = <const Layout *> call.details
-    return index_in_domain(call.team.domains, call.team.rank) < layout.inside
+    cdef const Roles *roles = <const Roles *> call.details
+    return index_in_domain(call.team.domains, call.team.rank) < roles.inside
 
 
 cdef inline bint in_excess_domain(Call *call) noexcept nogil:
-    cdef const Layout *layout = <const Layout *> call.details
-    return call.team.domains.domain_of[call.team.rank] >= layout.across
+    cdef const Roles *roles = <const Roles *> call.details
+    return call.team.domains.domain_of[call.team.rank] >= roles.across
 
 
 cdef int copy_in_or_give(Call *call, Section *section) noexcept nogil:
@@ -125,22 +127,14 @@ cdef int copy_in_or_give(Call *call, Section *section) noexcept nogil:
     return DONE
 
 
-cdef inline void combine(Call *call, Section *section, char *out, const char *left,
-                         const char *right) noexcept nogil:
-    cdef const void *operands[2]
-    operands[0] = left
-    operands[1] = right
-    reduce_operands_into(call, section, out, operands, 2, section.nbytes)
-
-
 cdef int disseminate(Call *call, Section *section) noexcept nogil:
     """What excess ranks of the domain have, the steps inside, the excess domain's sum, the rest."""
-    cdef const Layout *layout = <const Layout *> call.details
-    cdef int steps = layout.steps_inside, step, status
+    cdef const Roles *roles = <const Roles *> call.details
+    cdef int steps = roles.steps_inside, step, status
     if not takes_part(call):
         return DONE
     if not in_excess_domain(call):
-        steps += layout.steps_across
+        steps += roles.steps_across
     # progress: 2 v before version v is posted, 2 v + 1 behind that.
     while True:
         step = section.progress // 2
@@ -160,8 +154,8 @@ cdef int disseminate(Call *call, Section *section) noexcept nogil:
 
 cdef int take_from_excess(Call *call, Section *section, int version) noexcept nogil:
     """What comes into a version before anybody reads it. All of it is there, or nothing is done."""
-    cdef const Layout *layout = <const Layout *> call.details
-    cdef bint last_inside = version == layout.steps_inside and not in_excess_domain(call)
+    cdef const Roles *roles = <const Roles *> call.details
+    cdef bint last_inside = version == roles.steps_inside and not in_excess_domain(call)
     cdef int status = DONE
     if version == 0:
         status = heard_excess_ranks(call, section)
@@ -181,31 +175,32 @@ cdef inline Holders own_domain(Call *call) noexcept nogil:
 
 
 cdef int heard_excess_ranks(Call *call, Section *section) noexcept nogil:
-    cdef const Layout *layout = <const Layout *> call.details
+    cdef const Roles *roles = <const Roles *> call.details
     cdef Holders members = own_domain(call)
-    cdef int i = index_in_domain(call.team.domains, call.team.rank) + layout.inside, status
+    cdef int i = index_in_domain(call.team.domains, call.team.rank) + roles.inside, status
     while i < members.count:
         status = heard(call, section, members.rank[i], STEP_IN)
         if status != DONE:
             return status
-        i += layout.inside
+        i += roles.inside
     return DONE
 
 
 cdef void take_from_excess_ranks(Call *call, Section *section) noexcept nogil:
-    cdef const Layout *layout = <const Layout *> call.details
+    cdef const Roles *roles = <const Roles *> call.details
     cdef Holders members = own_domain(call)
-    cdef int i = index_in_domain(call.team.domains, call.team.rank) + layout.inside
+    cdef int i = index_in_domain(call.team.domains, call.team.rank) + roles.inside
     cdef char *own = version_of(call, section, call.team.rank, 0)
     while i < members.count:
-        combine(call, section, own, own, version_of(call, section, members.rank[i], 0))
-        i += layout.inside
+        combine(call, section, own, own, version_of(call, section, members.rank[i], 0), 0,
+                section.elements)
+        i += roles.inside
 
 
 cdef int giver(Call *call) noexcept nogil:
     """The rank in the excess domain that gives its domain's sum to us; -1: there is none."""
-    cdef const Layout *layout = <const Layout *> call.details
-    cdef int domain = call.team.domains.domain_of[call.team.rank] + layout.across
+    cdef const Roles *roles = <const Roles *> call.details
+    cdef int domain = call.team.domains.domain_of[call.team.rank] + roles.across
     if domain >= call.team.domains.domains:
         return -1
     return members_of(call.team.domains, domain).rank[
@@ -213,44 +208,46 @@ cdef int giver(Call *call) noexcept nogil:
 
 
 cdef int heard_excess_domain(Call *call, Section *section) noexcept nogil:
-    cdef const Layout *layout = <const Layout *> call.details
+    cdef const Roles *roles = <const Roles *> call.details
     cdef int other = giver(call)
-    return DONE if other < 0 else heard(call, section, other, STEP_READY + layout.steps_inside)
+    return DONE if other < 0 else heard(call, section, other, STEP_READY + roles.steps_inside)
 
 
 cdef void take_from_excess_domain(Call *call, Section *section) noexcept nogil:
-    cdef const Layout *layout = <const Layout *> call.details
-    cdef char *own = version_of(call, section, call.team.rank, layout.steps_inside)
+    cdef const Roles *roles = <const Roles *> call.details
+    cdef char *own = version_of(call, section, call.team.rank, roles.steps_inside)
     cdef int other = giver(call)
     if other >= 0:
-        combine(call, section, own, own, version_of(call, section, other, layout.steps_inside))
+        combine(call, section, own, own, version_of(call, section, other, roles.steps_inside), 0,
+                section.elements)
 
 
 cdef int next_version(Call *call, Section *section, int step) noexcept nogil:
     """Version ``step`` + 1: ours and that of the rank 2^step before us."""
-    cdef const Layout *layout = <const Layout *> call.details
+    cdef const Roles *roles = <const Roles *> call.details
     cdef int rank = call.team.rank
-    cdef int other = before(call.team.domains, layout, rank, step, 1)
+    cdef int other = before(call.team.domains, roles, rank, step, 1)
     cdef int status = heard(call, section, other, STEP_READY + step)
     if status == DONE and step > 0:
         # Its reader is through with the version that the new one overwrites.
-        status = heard(call, section, before(call.team.domains, layout, rank, step - 1, -1),
+        status = heard(call, section, before(call.team.domains, roles, rank, step - 1, -1),
                        STEP_READY + step)
     if status != DONE:
         return status
     combine(call, section, version_of(call, section, rank, step + 1),
-            version_of(call, section, other, step), version_of(call, section, rank, step))
+            version_of(call, section, other, step), version_of(call, section, rank, step), 0,
+            section.elements)
     return DONE
 
 
 cdef int copy_result_out(Call *call, Section *section) noexcept nogil:
     """From the own last version, or from whoever took what we gave."""
-    cdef const Layout *layout = <const Layout *> call.details
+    cdef const Roles *roles = <const Roles *> call.details
     cdef int rank = call.team.rank, status
-    cdef int last = layout.steps_inside + layout.steps_across
+    cdef int last = roles.steps_inside + roles.steps_across
     cdef int mine = index_in_domain(call.team.domains, rank)
     cdef int domain = call.team.domains.domain_of[rank]
-    cdef int source = members_of(call.team.domains, domain).rank[mine % layout.inside]
+    cdef int source = members_of(call.team.domains, domain).rank[mine % roles.inside]
     cdef char *own
     if not in_excess_domain(call):
         if source != rank:
@@ -265,13 +262,13 @@ cdef int copy_result_out(Call *call, Section *section) noexcept nogil:
         if status != DONE:
             return status
         deliver(call, section, source, section.offset,
-                version_of(call, section, source, layout.steps_inside), section.nbytes)
+                version_of(call, section, source, roles.steps_inside), section.nbytes)
         return DONE
-    source = members_of(call.team.domains, domain - layout.across).rank[mine]
+    source = members_of(call.team.domains, domain - roles.across).rank[mine]
     status = heard(call, section, source, STEP_READY + last)
     if status != DONE:
         return status
-    own = version_of(call, section, rank, layout.steps_inside)
+    own = version_of(call, section, rank, roles.steps_inside)
     put(call, section, own, version_of(call, section, source, last), section.nbytes)
     post(call, section, STEP_RESULT)
     deliver(call, section, rank, section.offset, own, section.nbytes)

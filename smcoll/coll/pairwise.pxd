@@ -22,10 +22,7 @@ cdef inline int steps_of(int ranks) noexcept nogil:
     return steps
 
 
-ctypedef int (*phase_function)(Call *, Section *) noexcept nogil
-
-
 cdef int copy_in(Call *call, Section *section) noexcept nogil
-cdef int pair_off(Call *call, Section *section, phase_function fold_pair) noexcept nogil
+cdef int pair_off(Call *call, Section *section, size_t result) noexcept nogil
 cdef int halve(Call *call, Section *section) noexcept nogil
 cdef int gather_slices(Call *call, Section *section) noexcept nogil

@@ -7,7 +7,7 @@ data, the lower one copies the other half from the higher; then the ranks below 
 
 from smcoll.coll.pairwise cimport STEP_FOLDED, STEP_IN, STEP_READY, power_of_two, steps_of
 from smcoll.coll.pipeline cimport (
-    Call, Section, deliver, heard, post, put, reduce_operands_into, region, writable,
+    Call, Section, combine, deliver, heard, offer, post, put, region,
 )
 from smcoll.sync.team cimport DONE
 
@@ -31,28 +31,16 @@ cdef inline void keep_half(int rank, int distance, size_t *begin, size_t *end) n
         end[0] = middle
 
 
-cdef inline void combine(Call *call, Section *section, char *out, const char *left,
-                         const char *right, size_t begin, size_t end) noexcept nogil:
-    cdef const void *operands[2]
-    cdef size_t at = begin * call.element_size
-    operands[0] = left + at
-    operands[1] = right + at
-    reduce_operands_into(call, section, out + at, operands, 2, (end - begin) * call.element_size)
-
-
 cdef int copy_in(Call *call, Section *section) noexcept nogil:
     """Copy the section into the own region and say so."""
-    cdef int status = writable(call, section)
-    if status != DONE:
-        return status
-    put(call, section, region(call, section, call.team.rank), call.send + section.offset,
-        section.nbytes)
-    post(call, section, STEP_IN)
-    return DONE
+    return offer(call, section, STEP_IN)
 
 
-cdef int fold(Call *call, Section *section) noexcept nogil:
-    """A pair of ranks K and N + K: each reduces half, in place; K gets both halves."""
+cdef int fold(Call *call, Section *section, size_t result) noexcept nogil:
+    """A pair of ranks K and N + K: each reduces half of the data; K gets both halves.
+
+    ``result``: how far behind the operands it lies in the region; 0: in their place.
+    """
     cdef int rank = call.team.rank
     cdef int n = power_of_two(call.team.size)
     cdef int partner = rank + n if rank < n else rank - n
@@ -66,9 +54,9 @@ cdef int fold(Call *call, Section *section) noexcept nogil:
             return status
         # The partner reads our other half only, so reducing in place is safe.
         if rank < n:
-            combine(call, section, own, own, other, 0, half)
+            combine(call, section, own + result, own, other, 0, half)
         else:
-            combine(call, section, own, other, own, half, section.elements)
+            combine(call, section, own + result, other, own, half, section.elements)
         post(call, section, STEP_FOLDED)
         section.progress = 1
     if rank < n:
@@ -76,18 +64,18 @@ cdef int fold(Call *call, Section *section) noexcept nogil:
         if status != DONE:
             return status
         half *= call.element_size
-        put(call, section, own + half, other + half, section.nbytes - half)
+        put(call, section, own + result + half, other + result + half, section.nbytes - half)
     return DONE
 
 
-cdef int pair_off(Call *call, Section *section, phase_function fold_pair) noexcept nogil:
+cdef int pair_off(Call *call, Section *section, size_t result) noexcept nogil:
     """Ranks N and higher, and their partners, fold; then the ranks below N begin their steps."""
     cdef int rank = call.team.rank, ranks = call.team.size
     cdef int n = power_of_two(ranks), status
     if section.progress >= 2:
         return DONE
     if rank < ranks - n or rank >= n:
-        status = fold_pair(call, section)
+        status = fold(call, section, result)
         if status != DONE:
             return status
     section.progress = 2
@@ -108,7 +96,7 @@ cdef int halve(Call *call, Section *section) noexcept nogil:
     cdef size_t begin, end
     cdef char *own = region(call, section, rank)
     cdef char *other
-    status = pair_off(call, section, fold)
+    status = pair_off(call, section, 0)
     if status != DONE or rank >= n:
         return status
     while section.progress - 2 < steps:

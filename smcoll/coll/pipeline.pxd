@@ -203,6 +203,17 @@ cdef inline void put(Call *call, Section *section, char *to, const void *source,
     end_storing(section, began, nbytes)
 
 
+# This section of our vector into our region: what algorithms begin with. DONE or AGAIN.
+cdef inline int offer(Call *call, Section *section, int step) noexcept nogil:
+    cdef int status = writable(call, section)
+    if status != DONE:
+        return status
+    put(call, section, region(call, section, call.team.rank), call.send + section.offset,
+        section.nbytes)
+    post(call, section, step)
+    return DONE
+
+
 # Reduce `call.sources` into our region, for others to read. The sources are used up.
 cdef inline void reduce_into(Call *call, Section *section, char *to, int count,
                              size_t nbytes) noexcept nogil:
@@ -216,6 +227,16 @@ cdef inline void reduce_operands_into(Call *call, Section *section, char *to,
     cdef int64_t began = start_storing(section)
     reduce_stored(call.operation, to, stores, operands, count, nbytes, call.element_size)
     end_storing(section, began, nbytes)
+
+
+# Elements `begin` to `end` of two vectors into those of a third, for others to read.
+cdef inline void combine(Call *call, Section *section, char *to, const char *left,
+                         const char *right, size_t begin, size_t end) noexcept nogil:
+    cdef const void *operands[2]
+    cdef size_t at = begin * call.element_size
+    operands[0] = left + at
+    operands[1] = right + at
+    reduce_operands_into(call, section, to + at, operands, 2, (end - begin) * call.element_size)
 
 
 # Reduce `call.sources` for the user, and copy the result into our region.

@@ -3,7 +3,7 @@ from smcoll.kernels.kernels cimport Operation
 from smcoll.sync.team cimport Team
 
 # How the vector is dealt out.
-cdef struct Blocks:
+cdef struct Partition:
     const size_t *begin        # first byte of each rank's block; one more entry for the end
     size_t longest             # bytes of the longest block
     bint in_place              # the vector lies where the result goes
@@ -19,7 +19,7 @@ cdef void reduce_piece(Call *call, Section *section, const void **arrays) noexce
 
 
 # Bytes of `rank`'s block in this section.
-cdef inline size_t part_of(const Blocks *blocks, Section *section, int rank) noexcept nogil:
+cdef inline size_t part_of(const Partition *blocks, Section *section, int rank) noexcept nogil:
     cdef size_t nbytes = blocks.begin[rank + 1] - blocks.begin[rank]
     if nbytes <= section.offset:
         return 0

@@ -22,7 +22,7 @@ cdef enum:
 
 cdef int reduce_scatter_direct_inline(Call *call) noexcept nogil:
     """Short vectors: an all-read exchange, the whole vector in the flag's own lines."""
-    cdef const Blocks *blocks = <const Blocks *> call.details
+    cdef const Partition *blocks = <const Partition *> call.details
     cdef Team *team = call.team
     cdef int parity, i, rank, status
     cdef Line *line
@@ -55,7 +55,7 @@ cdef size_t piece_of_block(int ranks, size_t section_bytes, size_t element_size)
 
 cdef int reduce_scatter_direct(Call *call) noexcept nogil:
     """Section by section through the data regions. A piece must hold an element."""
-    cdef const Blocks *blocks = <const Blocks *> call.details
+    cdef const Partition *blocks = <const Partition *> call.details
     call.nbytes = blocks.longest
     plan_call(call, 2, piece_of_block(call.team.size, call.plan.section_bytes,
                                       call.element_size), False)
@@ -67,7 +67,7 @@ cdef int reduce_scatter_direct(Call *call) noexcept nogil:
 
 cdef int copy_in_pieces(Call *call, Section *section) noexcept nogil:
     """All but the own piece: nobody else reads that."""
-    cdef const Blocks *blocks = <const Blocks *> call.details
+    cdef const Partition *blocks = <const Partition *> call.details
     cdef int rank, status = writable(call, section)
     cdef char *own = region(call, section, call.team.rank)
     if status != DONE:
@@ -97,7 +97,7 @@ cdef void reduce_piece(Call *call, Section *section, const void **arrays) noexce
     goes through the own region then, whose own piece nobody reads. What the copy overwrites was
     read before: of every block, earlier sections and this one.
     """
-    cdef const Blocks *blocks = <const Blocks *> call.details
+    cdef const Partition *blocks = <const Partition *> call.details
     cdef int rank, mine = call.team.rank
     cdef size_t at = <size_t> mine * call.section_bytes
     cdef size_t offset = blocks.begin[mine] + section.offset

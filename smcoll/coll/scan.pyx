@@ -12,8 +12,8 @@ from libc.stdint cimport uint64_t
 
 from smcoll.barrier cimport acquire_slot_waiting, publish, release_slot, take_inline_slot, wait_line
 from smcoll.coll.pipeline cimport (
-    Section, complete, heard, plan_call, post, put, reduce_for_all, reduce_from, region, stores_of,
-    writable,
+    Section, complete, heard, offer, plan_call, post, put, reduce_for_all, reduce_from, region,
+    stores_of, writable,
 )
 from smcoll.coll.stores cimport UNKNOWN_STORES
 from smcoll.kernels.kernels cimport copy_bytes, reduce_operands
@@ -154,16 +154,9 @@ cdef int scan_direct(Call *call) noexcept nogil:
 
 
 cdef int copy_in_for_higher(Call *call, Section *section) noexcept nogil:
-    cdef int status
     if call.team.rank == call.team.size - 1:
         return DONE
-    status = writable(call, section)
-    if status != DONE:
-        return status
-    put(call, section, region(call, section, call.team.rank), call.send + section.offset,
-        section.nbytes)
-    post(call, section, STEP_IN)
-    return DONE
+    return offer(call, section, STEP_IN)
 
 
 cdef int reduce_prefix(Call *call, Section *section) noexcept nogil:

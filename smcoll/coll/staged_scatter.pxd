@@ -1,5 +1,5 @@
 from smcoll.coll.pipeline cimport Call
-from smcoll.coll.reduce_scatter cimport Blocks
+from smcoll.coll.reduce_scatter cimport Partition
 
 
 cdef int reduce_scatter_tree_one_stage(Call *call) noexcept nogil

@@ -19,10 +19,10 @@ lies at the beginning of the vector: what a section's blocks overwrite belongs t
 to earlier ones, which every rank has copied in or reduced by then.
 """
 
-from smcoll.coll.pipeline cimport Section, complete, deliver, heard, plan_call, post, put, region
+from smcoll.coll.pipeline cimport Section, complete, deliver, heard, plan_call, post, region
 from smcoll.coll.tiled_hierarchical cimport (
-    copy_in_for_domain, heard_holders, plan_domains, reduce_across_domains, reduce_in_domain,
-    tile_of,
+    copy_from_holders, copy_in_for_domain, heard_holders, plan_domains, reduce_across_domains,
+    reduce_in_domain, tile_of,
 )
 from smcoll.coll.tree cimport reduce_up, up_n_ary
 from smcoll.sync.domains cimport Holders, members_of
@@ -93,7 +93,7 @@ cdef inline bint with_the_result(Call *call) noexcept nogil:
 cdef inline void part_in_section(Call *call, Section *section, int rank, size_t *begin,
                                  size_t *end) noexcept nogil:
     """What of the block of ``rank`` lies in this section, in bytes from the section's start."""
-    cdef const Blocks *blocks = <const Blocks *> call.details
+    cdef const Partition *blocks = <const Partition *> call.details
     begin[0] = max(blocks.begin[rank], section.offset) - section.offset
     end[0] = min(blocks.begin[rank + 1], section.offset + section.nbytes)
     end[0] = max(end[0], section.offset + begin[0]) - section.offset
@@ -101,7 +101,7 @@ cdef inline void part_in_section(Call *call, Section *section, int rank, size_t 
 
 cdef inline void give_to_user(Call *call, Section *section, int holder, size_t begin,
                               size_t end) noexcept nogil:
-    cdef const Blocks *blocks = <const Blocks *> call.details
+    cdef const Partition *blocks = <const Partition *> call.details
     if begin < end:
         deliver(call, section, holder, section.offset + begin - blocks.begin[call.team.rank],
                 region(call, section, holder) + begin, end - begin)
@@ -138,19 +138,6 @@ cdef int fetch_for_domain(Call *call, Section *section) noexcept nogil:
         section.progress += 1
     post(call, section, STEP_SCATTERED)
     return DONE
-
-
-cdef void copy_from_holders(Call *call, Section *section, size_t begin, size_t end) noexcept nogil:
-    cdef char *own = region(call, section, call.team.rank)
-    cdef size_t first, last
-    cdef int i
-    for i in range(call.holders.count):
-        tile_of(call, section, call.holders.count, i, &first, &last)
-        first = max(first, begin)
-        last = min(last, end)
-        if first < last:
-            put(call, section, own + first,
-                region(call, section, call.holders.rank[i]) + first, last - first)
 
 
 cdef int take_in_domain(Call *call, Section *section) noexcept nogil:

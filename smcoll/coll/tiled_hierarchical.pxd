@@ -15,5 +15,6 @@ cdef int reduce_across_domains(Call *call, Section *section) noexcept nogil
 cdef void plan_domains(Call *call, int top) noexcept nogil
 cdef int heard_holders(Call *call, Section *section, Holders holders, size_t begin, size_t end,
                        int step) noexcept nogil
+cdef void copy_from_holders(Call *call, Section *section, size_t begin, size_t end) noexcept nogil
 cdef void tile_of(Call *call, Section *section, int parts, int part, size_t *begin,
                   size_t *end) noexcept nogil

@@ -161,17 +161,11 @@ cdef void reduce_from(Call *call, Section *section, Holders below, size_t begin,
             reduce_operands_into(call, section, own + first, operands, 2, last - first)
 
 
-cdef int fetch_own_tile(Call *call, Section *section) noexcept nogil:
-    """First stage: the own tile of the result from the top domain, for the own one to read."""
+cdef void copy_from_holders(Call *call, Section *section, size_t begin, size_t end) noexcept nogil:
+    """These bytes of the result into the own region."""
     cdef char *own = region(call, section, call.team.rank)
-    cdef size_t begin, end, first, last
-    cdef int i, status
-    if call.up.parent < 0:
-        return DONE
-    own_tile(call, section, &begin, &end)
-    status = heard_holders(call, section, call.holders, begin, end, STEP_TILE)
-    if status != DONE:
-        return status
+    cdef size_t first, last
+    cdef int i
     for i in range(call.holders.count):
         tile_of(call, section, call.holders.count, i, &first, &last)
         first = max(first, begin)
@@ -179,6 +173,19 @@ cdef int fetch_own_tile(Call *call, Section *section) noexcept nogil:
         if first < last:
             put(call, section, own + first,
                 region(call, section, call.holders.rank[i]) + first, last - first)
+
+
+cdef int fetch_own_tile(Call *call, Section *section) noexcept nogil:
+    """First stage: the own tile of the result from the top domain, for the own one to read."""
+    cdef size_t begin, end
+    cdef int status
+    if call.up.parent < 0:
+        return DONE
+    own_tile(call, section, &begin, &end)
+    status = heard_holders(call, section, call.holders, begin, end, STEP_TILE)
+    if status != DONE:
+        return status
+    copy_from_holders(call, section, begin, end)
     post(call, section, STEP_RESULT)
     return DONE
 

@@ -24,8 +24,8 @@ from smcoll.barrier cimport (
 )
 from smcoll.base.atomics cimport store_release
 from smcoll.coll.pipeline cimport (
-    complete, deliver, heard, plan_call, post, put, reduce_from, reduce_into, region, stores_of,
-    writable,
+    complete, deliver, heard, offer, plan_call, post, put, reduce_from, reduce_into, region,
+    stores_of, writable,
 )
 from smcoll.kernels.kernels cimport copy_bytes, reduce_operands
 from smcoll.segment cimport Line, rooted_line, segment_line
@@ -117,17 +117,10 @@ cdef int broadcast(Call *call) noexcept nogil:
 
 cdef int offer_at_root(Call *call, Section *section) noexcept nogil:
     """The user's data into the own region, for the children to read."""
-    cdef int status
     if call.down.count == 0:
         # Alone on its node, in a call over several.
         return DONE
-    status = writable(call, section)
-    if status != DONE:
-        return status
-    put(call, section, region(call, section, call.team.rank), call.send + section.offset,
-        section.nbytes)
-    post(call, section, STEP_RESULT)
-    return DONE
+    return offer(call, section, STEP_RESULT)
 
 
 cdef int pass_down(Call *call, Section *section) noexcept nogil:

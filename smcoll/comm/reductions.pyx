@@ -22,7 +22,7 @@ from smcoll.base.signature cimport (
 from smcoll.buffers.blocks cimport check_message, read_integers
 from smcoll.buffers.buffers cimport Message, Specification, parse, plain_array
 from smcoll.coll.pipeline cimport Call, Plan
-from smcoll.coll.reduce_scatter cimport Blocks
+from smcoll.coll.reduce_scatter cimport Partition
 from smcoll.comm.movement cimport gather_counts
 from smcoll.comm.state cimport check_root, engine_of, count_fallback
 from smcoll.datatype.convertor cimport Convertor, copy_message, start_convertor
@@ -375,7 +375,7 @@ cdef int reduce_plain_blocks(Engine engine, Message *send, Message *recv, recvco
 
     NOT_PLAIN where the counts don't fit the arrays, for the checks to say so.
     """
-    cdef Blocks blocks
+    cdef Partition blocks
     cdef int rank, size = engine.size, path = NOT_PLAIN
     cdef size_t unit = element_size(send.element_type)
     cdef Py_ssize_t *counts = <Py_ssize_t *> malloc(size * sizeof(Py_ssize_t))
@@ -414,7 +414,7 @@ cdef scatter_reduction(comm, Engine engine, Specification send, Specification re
                        op, int op_code, bint in_place, original, nonblocking):
     """Rank r gets the reduction of its ``counts[r]`` elements of the vector."""
     cdef Call call
-    cdef Blocks blocks
+    cdef Partition blocks
     cdef LocalReduction local = None
     cdef _Staged staged = None
     cdef const Plan *plan

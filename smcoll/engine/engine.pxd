@@ -4,7 +4,7 @@ from smcoll.base.signature cimport COLLECTIVES, NO_OPERATION, NO_TYPE, pack_sign
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.pipeline cimport Call, Plan
-from smcoll.coll.reduce_scatter cimport Blocks
+from smcoll.coll.reduce_scatter cimport Partition
 from smcoll.engine.plans cimport Plans
 from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI
 from smcoll.engine.statistics cimport Statistics
@@ -42,7 +42,7 @@ cdef class Engine:
                     int collective=*) except -1
     cdef int reduction_(self, int collective, const char *send, char *recv, size_t elements,
                         int element_type, int op, int root, const Plan *plan) except -1
-    cdef int reduce_scatter_(self, const char *send, char *recv, const Blocks *blocks,
+    cdef int reduce_scatter_(self, const char *send, char *recv, const Partition *blocks,
                              int element_type, int op, const Plan *plan) except -1
     cdef int allgather_(self, Gathering *blocks, int collective, const Plan *plan) except -1
     cdef void fill_call(self, Call *call, const char *send, char *recv, size_t elements,

@@ -13,7 +13,7 @@ from smcoll.base.signature cimport (
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.pipeline cimport Call, Plan
-from smcoll.coll.reduce_scatter cimport Blocks
+from smcoll.coll.reduce_scatter cimport Partition
 from smcoll.engine.reservation cimport USE_MPI
 from smcoll.kernels.kernels cimport Operation, element_size, reduction_kernel, reduction_kernel_for
 
@@ -92,7 +92,7 @@ cdef class Engine:
         return self.carry_out(collective, signature_of(collective, op, element_type, plan, root),
                               &call, plan, NULL)
 
-    cdef int reduce_scatter_(self, const char *send, char *recv, const Blocks *blocks,
+    cdef int reduce_scatter_(self, const char *send, char *recv, const Partition *blocks,
                              int element_type, int op, const Plan *plan) except -1:
         """Every rank gets its block of the vector, reduced."""
         cdef Operation operation

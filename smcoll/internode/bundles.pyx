@@ -67,7 +67,7 @@ cdef class Routes:
         return members[0 if self.scatters else source % len(members)]
 
 
-cdef class _Call:
+cdef class _BundledExchange:
     """One exchange at one rank."""
 
     cdef Span span
@@ -270,7 +270,7 @@ cdef list items_of(bytes packet):
 
 cdef int exchange(Span span, int collective, int root, Messages messages) except -1:
     """All messages of one call, as ``Engine.exchange``; returns how many were truncated."""
-    cdef _Call call = _Call.__new__(_Call)
+    cdef _BundledExchange call = _BundledExchange.__new__(_BundledExchange)
     cdef Network network = span.network
     cdef Parcel parcel
     cdef int i, node

@@ -1,6 +1,6 @@
 from smcoll.engine.failure cimport AcrossNodes
 from smcoll.engine.node cimport NodeEngine
-from smcoll.internode.notices cimport Call, Notices
+from smcoll.internode.notices cimport CallRecord, Notices
 
 
 cdef enum:
@@ -8,7 +8,7 @@ cdef enum:
 
 # In front of every message between nodes: of which call it is (rule 9), and how long.
 cdef struct Header:
-    Call call
+    CallRecord call
     size_t nbytes
 
 

@@ -2,7 +2,7 @@ from libc.stdint cimport uint64_t
 
 
 # What a call was, as ranks of different nodes compare it.
-cdef struct Call:
+cdef struct CallRecord:
     uint64_t number, signature, total
     uint64_t counted               # the number as users count: without calls of ours
 
@@ -21,8 +21,8 @@ cdef class Notices:
     cdef bytearray alarm_text
     cdef dict heard                # the alarm that concerns this rank first; None: none yet
     cdef bint gave_up              # this rank told the others so, which happens once
-    cdef Call call
-    cdef Call calls[REMEMBERED]
+    cdef CallRecord call
+    cdef CallRecord calls[REMEMBERED]
     cdef uint64_t asked_in         # the call in which this rank last asked
     cdef double ask_again, asking_pause
     cdef list told                 # what MPI may still be sending
@@ -37,7 +37,7 @@ cdef class Notices:
     cdef int inquire(self) except -1
     cdef int take_in(self) except -1
     cdef int compare_calls(self, int peer, list calls) except -1
-    cdef disagreement(self, int peer, const Call *theirs)
+    cdef disagreement(self, int peer, const CallRecord *theirs)
     cdef int check_ended(self) except -1
     cdef int check_leaders(self) except -1
     cdef int check_death(self, error, int peer) except -1

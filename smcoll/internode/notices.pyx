@@ -213,8 +213,8 @@ cdef class Notices:
 
     cdef int compare_calls(self, int peer, list calls) except -1:
         """``calls``: the last ones of ``peer``; MismatchError for the first that was another."""
-        cdef Call theirs
-        cdef Call *ours
+        cdef CallRecord theirs
+        cdef CallRecord *ours
         for number, signature, total, counted in sorted(calls):
             theirs.number, theirs.signature, theirs.total = number, signature, total
             theirs.counted = counted
@@ -226,9 +226,9 @@ cdef class Notices:
                 raise error
         return 0
 
-    cdef disagreement(self, int peer, const Call *theirs):
+    cdef disagreement(self, int peer, const CallRecord *theirs):
         """The error for what ``peer`` called, in our call of that number or in this one."""
-        cdef Call *ours = &self.calls[theirs.number % REMEMBERED]
+        cdef CallRecord *ours = &self.calls[theirs.number % REMEMBERED]
         if ours.number != theirs.number or (ours.signature == theirs.signature
                                             and ours.total == theirs.total):
             ours = &self.call
@@ -316,6 +316,6 @@ cdef bint is_over(request):
         return True                # an error is an end, too
 
 
-cdef in_words(const Call *call):
+cdef in_words(const CallRecord *call):
     """What was called; what MPI carries out has no signature here."""
     return describe_call(call.signature, call.total) if call.signature else "what MPI carries out"

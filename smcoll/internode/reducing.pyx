@@ -242,9 +242,9 @@ cdef class _SlicedSections:
     def __dealloc__(self):
         free(self.begin)
 
-    cdef Blocks cut(self, size_t k):
+    cdef Partition cut(self, size_t k):
         """The slices of section ``k``; ranks that don't use the network have empty ones."""
-        cdef Blocks blocks
+        cdef Partition blocks
         cdef size_t unit = self.reduction.unit
         cdef size_t elements = self.length(k) // unit
         cdef int local
@@ -263,7 +263,7 @@ cdef class _SlicedSections:
 
     cdef int reduce_in_node(self, size_t k) except -1:
         """Each rank's slice of section ``k``, and the start of its way between the nodes."""
-        cdef Blocks blocks = self.cut(k)
+        cdef Partition blocks = self.cut(k)
         cdef const Reduction *reduction = self.reduction
         cdef char *place = reduction.recv + k * self.section + self.begin[self.span.local]
         cdef _Slice part
@@ -331,7 +331,7 @@ cdef int allreduce_sliced(Span span, const Reduction *reduction) except -1:
 
 # ---------------------------------------------------------------------- Reduce_scatter
 
-cdef int reduce_scatter(Span span, const Reduction *reduction, const Blocks *blocks) except -1:
+cdef int reduce_scatter(Span span, const Reduction *reduction, const Partition *blocks) except -1:
     """Each node reduces what each other node's ranks get, and sends it there in one message.
 
     On the way in the node, the parts for the other nodes are dealt out to its ranks; who has the
@@ -343,7 +343,7 @@ cdef int reduce_scatter(Span span, const Reduction *reduction, const Blocks *blo
     cdef size_t unit = reduction.unit, at = 0, nbytes, room
     cdef size_t *part = <size_t *> malloc((nodes + 1) * sizeof(size_t))
     cdef size_t *begin = <size_t *> malloc((locals_ + 1) * sizeof(size_t))
-    cdef Blocks mine
+    cdef Partition mine
     cdef const char *send = reduction.send
     cdef char *packed
     cdef char *own

@@ -3,7 +3,7 @@ from libc.stdint cimport uint64_t
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.pipeline cimport Plan
-from smcoll.coll.reduce_scatter cimport Blocks
+from smcoll.coll.reduce_scatter cimport Partition
 from smcoll.engine.failure cimport AcrossNodes
 from smcoll.engine.node cimport NodeEngine
 from smcoll.internode.network cimport Network, Parcel
@@ -55,7 +55,7 @@ cdef class Span:
     cdef int reduce(self, const Reduction *reduction, const char *send, char *recv,
                     size_t elements, int local_root) except -1
     cdef int reduce_scatter(self, const Reduction *reduction, const char *send, char *recv,
-                            const Blocks *blocks) except -1
+                            const Partition *blocks) except -1
     cdef int scan(self, const Reduction *reduction, int collective) except -1
     cdef int allgather(self, Gathering *blocks) except -1
     cdef int exchange(self, Messages messages) except -1

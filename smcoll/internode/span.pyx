@@ -172,7 +172,7 @@ cdef class Span:
                                          &call, plan, NULL)
 
     cdef int reduce_scatter(self, const Reduction *reduction, const char *send, char *recv,
-                            const Blocks *blocks) except -1:
+                            const Partition *blocks) except -1:
         cdef Call call
         cdef size_t nbytes = blocks.begin[self.locals]
         cdef const Plan *plan = self.node.ordered_plan("reduce_scatter", nbytes,

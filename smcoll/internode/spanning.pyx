@@ -18,7 +18,7 @@ from smcoll.base.signature cimport (
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.pipeline cimport Call, Plan
-from smcoll.coll.reduce_scatter cimport Blocks
+from smcoll.coll.reduce_scatter cimport Partition
 from smcoll.datatype.convertor cimport copy_message
 from smcoll.datatype.operations cimport LocalReduction
 from smcoll.engine.engine cimport Engine, stream_signature
@@ -275,7 +275,7 @@ cdef class SpanningEngine(Engine):
         elif collective == COLLECTIVE_ALLGATHER or allgathers_objects(collective):
             moving.allgather(self.span, <Gathering *> details)
         elif collective == COLLECTIVE_REDUCE_SCATTER:
-            reducing.reduce_scatter(self.span, &reduction, <const Blocks *> details)
+            reducing.reduce_scatter(self.span, &reduction, <const Partition *> details)
         elif collective == COLLECTIVE_BARRIER:
             reducing.barrier(self.span)
         else:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import runpy
 import signal
+import stat
+import struct
 import sys
+import termios
 import time
+from typing import TextIO
 
 # Files whose frames lead to the program; who runs programs adds its own.
 LAUNCHING_FILES = {runpy.__file__, "<frozen runpy>"}
+PASSED_ON_AFTER = 0.1              # seconds; mpiexec has read it before
 
 
 def end_job(error: BaseException) -> None:
@@ -33,12 +41,25 @@ def end_job(error: BaseException) -> None:
         sys.excepthook(type(error), error.with_traceback(frames), frames)
     elif not isinstance(error.code, int):
         print(error.code, file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if isinstance(error, PeerError):
-        # That rank may be ending the job itself; the launcher takes the first exit code that comes.
-        time.sleep(1)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        wait_until_read(stream)
+    # That rank may be ending the job itself; the launcher takes the first exit code that comes.
+    time.sleep(1 if isinstance(error, PeerError) else PASSED_ON_AFTER)
     MPI.COMM_WORLD.Abort(code)
+
+
+def wait_until_read(stream: TextIO, seconds: float = 1) -> None:
+    """Wait until mpiexec has read what was written, where that is a pipe: when a rank aborts, it
+    drops what it has not passed on."""
+    deadline = time.monotonic() + seconds
+    with contextlib.suppress(OSError, ValueError):         # closed, or no file
+        file = stream.fileno()
+        while stat.S_ISFIFO(os.fstat(file).st_mode) and time.monotonic() < deadline:
+            (unread,) = struct.unpack("i", fcntl.ioctl(file, termios.FIONREAD, bytes(4)))
+            if unread == 0:
+                return
+            time.sleep(0.005)
 
 
 def _program_frames(error: BaseException):

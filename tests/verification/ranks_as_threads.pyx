@@ -24,7 +24,7 @@ from smcoll.datatype.convertor cimport Convertor, start_convertor
 from smcoll.engine.engine cimport signature_of, stream_signature
 from smcoll.engine.node cimport NodeEngine
 from smcoll.kernels.kernels cimport OP_SUM, TYPE_INT64, Operation, reduction_kernel_for
-from smcoll.coll.reduce_scatter cimport Blocks
+from smcoll.coll.reduce_scatter cimport Partition
 from smcoll.engine.reservation cimport DATA_REGIONS, STREAMS
 from smcoll.segment cimport Mapping
 from smcoll.base.signature cimport (
@@ -237,7 +237,7 @@ cdef class _Rank:
         cdef Team *team = self.engine.team
         cdef Call call
         cdef Operation operation
-        cdef Blocks blocks
+        cdef Partition blocks
         cdef size_t i
         cdef int rank, status
         cdef int first = 0, sources = team.size
