@@ -11,11 +11,8 @@ from smcoll.sync.team cimport Team
 
 # What rank 0 knows of the calls of one class.
 cdef struct ClassOfCalls:
-    uint64_t calls
-    uint64_t event             # something is due at so many: 0: never,
-    uint64_t look              # an exploration at so many, else a mark from which calls are counted
-    uint64_t marked_call, marked_number    # of the class's calls, and of all the user's
-    uint64_t spacing           # of the user's calls from one of the class to the next, about
+    uint64_t calls             # about: most calls are not looked at
+    uint64_t look              # it is explored at so many; 0: it is, or never
 
 
 @cython.final
@@ -23,16 +20,17 @@ cdef class Learner:
     cdef Team *team
     cdef Plans plans
     cdef Sample *samples       # this rank's
-    cdef uint64_t measured     # the trial (News.after) that is measured,
-    cdef uint64_t calls_in_trial   # and how many of its calls there were
     # Rank 0 alone.
     cdef readonly bint leads
-    cdef bint has_work         # a class is being explored, or waits for that
+    cdef uint64_t count_at     # number of the user's call that is looked at next
+    cdef uint64_t random
+    cdef bint has_work         # a class is being explored, or waits for that: looks at every call
     cdef bint on_trial
     cdef bint at_event, may_go_on  # what `count` has found
     cdef uint64_t *told
     cdef uint64_t synchronised     # number of the last synchronising call
-    cdef uint64_t over         # when all have been in a later call, what was told last is over
+    cdef uint64_t over         # when all have been in a later call, all know what was told last
+    cdef uint64_t give_up_at   # number of the call that ends a trial without enough calls
     cdef ClassOfCalls classes[COLLECTIVES][SIZE_CLASSES]
     cdef uint64_t numbers[SAMPLES]     # of the trial's measured calls
     cdef int samples_taken
@@ -45,25 +43,32 @@ cdef class Learner:
     cdef object kind           # of communicator: tuning.learned.Kind
 
     cdef start(self, Member member, variants, known, bint explores)
-    cdef bint count(self, int collective, const Plan *plan, size_t nbytes) noexcept nogil
+    cdef bint look_at_call(self, int collective, const Plan *plan, size_t nbytes) noexcept nogil
     cdef int lead(self, int collective, size_t nbytes) except -1
     cdef int64_t arrive_on_trial(self, int collective, const Plan *plan,
                                  size_t nbytes) noexcept nogil
+    cdef bint is_own_last(self) noexcept nogil
     cdef void depart(self, int64_t arrived) noexcept nogil
-    cdef look_at(self, ClassOfCalls *known, uint64_t calls)
-    cdef int mark_or_look(self, int collective, int in_class) except -1
+    cdef void draw_next(self, uint64_t number) noexcept nogil
+    cdef wait_for_turn(self, int collective, int in_class)
     cdef go_on(self)
     cdef explore(self)
     cdef list times_of_trial(self)
     cdef int64_t time_of(self, int sample)
-    cdef bint tell(self, int window, int variant)
-    cdef int window(self)
+    cdef bint tell(self, bint is_trial, int variant)
     cdef begin_exploration(self)
     cdef bint end_exploration(self)
+
+    # In a call of the user's that is not published yet: whether rank 0 is to `lead`.
+    cdef inline bint count(self, int collective, const Plan *plan, size_t nbytes) noexcept nogil:
+        if self.team.number < self.count_at:
+            return False
+        return self.look_at_call(collective, plan, nbytes)
 
     # In a call, before it publishes anything: when that was, 0 where it is not measured.
     cdef inline int64_t arrive(self, int collective, const Plan *plan,
                                size_t nbytes) noexcept nogil:
-        if self.team.number > self.plans.trial.until:
+        if self.plans.trial_left == 0:
+            self.plans.quiet_until = self.count_at
             return 0
         return self.arrive_on_trial(collective, plan, nbytes)

@@ -25,7 +25,9 @@ later than N + 1: each rank has looked at the word before it entered N', when it
 So every synchronising call begins with such a look, whatever it follows
 (``Plans.choose`` and ``choose_in_order``).
 
-**A trial ends by itself**, after some calls: the next synchronising call may be far.
+**A trial ends by itself**, after some calls of its class: the next synchronising call may be far.
+Each rank counts them, when it has entered them; all have the same calls, so all count alike. Where
+they do not come, rank 0's next word ends the trial.
 
 **What a trial's call took** is the time from the last rank's arrival to the last one's departure,
 by the clock that all cores of a node have in common. A rank that comes late does not count.
@@ -44,9 +46,7 @@ from smcoll.base.signature cimport (
 )
 from smcoll.coll.pipeline cimport Plan
 from smcoll.engine.member cimport Member
-from smcoll.engine.plans cimport (
-    SHORTEST_WINDOW, SIZE_CLASSES, WINDOWS, Plans, pack_news, size_class,
-)
+from smcoll.engine.plans cimport SIZE_CLASSES, Plans, pack_news, size_class
 from smcoll.segment cimport SAMPLES, Sample, samples_of, told_by
 from smcoll.sync.team cimport Team
 
@@ -62,7 +62,9 @@ cdef enum:
     FIRST_LOOK = 32            # calls of a class before it is explored
     LOOK_AGAIN = 4             # and again after so many times the calls it had
     LOOK_AT_KNOWN = 512        # what an earlier job has found is looked at after so many
-    SKIPPED = 2                # calls of a trial: memory is touched, rings run dry
+    COUNTED = 1000             # calls of a communicator that rank 0 counts one by one; then only
+    LOOKS_APART = 16           # one in so many, on average
+    PATIENCE = 4096            # calls in which those of a trial must come
 
 cdef uint64_t NUMBER_BITS = (1 << 24) - 1
 cdef uint64_t LONGEST_TIME = (<uint64_t> 1 << 40) - 1
@@ -111,6 +113,8 @@ cdef class Learner:
         self.samples = samples_of(&team.layout, team.base, team.rank)
         self.told = told_by(&team.layout, team.base, 0)
         self.leads = team.rank == 0
+        if not self.leads or not explores:
+            self.count_at = <uint64_t> -1
         self.variants = variants
         self.plans.learn(self.told, team, variants,
                          [(collective, in_class, variant)
@@ -120,16 +124,12 @@ cdef class Learner:
         for collective in variants:
             number = COLLECTIVE_NUMBERS[collective]
             for in_class in range(1 if collective == "barrier" else SIZE_CLASSES):
-                self.look_at(&self.classes[number][in_class], FIRST_LOOK)
+                self.classes[number][in_class].look = FIRST_LOOK
         for collective, in_class, _, runner_up in known:
             number = COLLECTIVE_NUMBERS[collective]
             self.known[number, in_class] = runner_up
-            self.look_at(&self.classes[number][in_class], LOOK_AT_KNOWN)
-
-    cdef look_at(self, ClassOfCalls *known, uint64_t calls):
-        """Explore the class at so many of its calls."""
-        known.event = known.calls + 1
-        known.look = calls
+            self.classes[number][in_class].look = LOOK_AT_KNOWN
+        self.random = monotonic_ns()
 
     # ------------------------------------------------------------------ every rank
 
@@ -139,17 +139,23 @@ cdef class Learner:
                 or size_class(nbytes) != self.plans.trial.size_class
                 or not self.plans.is_tried_by(plan)):
             return 0
-        if self.plans.trial.after != self.measured:
-            self.measured = self.plans.trial.after
-            self.calls_in_trial = 0
-        self.calls_in_trial += 1
-        if not SKIPPED < self.calls_in_trial <= SKIPPED + SAMPLES:
-            return 0
-        return monotonic_ns()
+        # The first ones are not measured: memory is touched, rings run dry.
+        self.plans.trial_left -= 1
+        if self.plans.trial_left == 0:
+            self.plans.trial_is_over()
+            if self.is_own_last():
+                # Others measure this call until they leave it.
+                self.over = self.team.number
+        return monotonic_ns() if self.plans.trial_left < SAMPLES else 0
+
+    cdef bint is_own_last(self) noexcept nogil:
+        """Whether this is rank 0, and the trial the one that it told last: not one that it has
+        given up, which goes on until the next word holds."""
+        return self.leads and self.plans.trial.after + PATIENCE == self.give_up_at
 
     cdef void depart(self, int64_t arrived) noexcept nogil:
         """At the end of a call that is measured."""
-        cdef int i = <int> self.calls_in_trial - SKIPPED - 1
+        cdef int i = SAMPLES - 1 - self.plans.trial_left
         cdef Sample *sample = self.samples + i
         cdef int64_t ns = monotonic_ns() - arrived
         # As in the ring of published calls: no half of one sample for that of another.
@@ -157,29 +163,50 @@ cdef class Learner:
         fence_release()
         store_relaxed(&sample.arrived, arrived)
         store_release(&sample.call, sample_word(self.team.number, ns))
-        if self.leads:
+        if self.is_own_last():
             self.numbers[i] = self.team.number
             self.samples_taken = i + 1
 
     # ------------------------------------------------------------------ rank 0
 
-    cdef bint count(self, int collective, const Plan *plan, size_t nbytes) noexcept nogil:
-        """Rank 0 is in a call of the user's that it has not published yet. Whether to `lead`."""
-        cdef int in_class = size_class(nbytes)
-        cdef ClassOfCalls *known = &self.classes[collective][in_class]
-        known.calls += 1
-        self.at_event = known.calls == known.event
+    cdef bint look_at_call(self, int collective, const Plan *plan, size_t nbytes) noexcept nogil:
+        """Count the call, and say whether to `lead`.
+
+        Later, and while nothing is tried, only calls of random numbers are counted, each for all in
+        between: so each class has its share, whatever comes in turn with it. (A call that is none
+        of these comes here where one did not that does not learn, a Gather for example.)
+        """
+        cdef ClassOfCalls *known = &self.classes[collective][size_class(nbytes)]
+        cdef uint64_t number = self.team.number
+        if self.has_work or number < COUNTED:
+            known.calls += 1
+            self.count_at = 0
+        else:
+            if number == self.count_at:
+                known.calls += LOOKS_APART
+            self.draw_next(number)
+        self.at_event = known.calls >= known.look > 0
         self.may_go_on = False
         if synchronises(self.team, collective, plan.algorithm, nbytes):
             self.may_go_on = self.has_work and self.over < self.synchronised
-            self.synchronised = self.team.number
+            self.synchronised = number
+        if self.plans.trial_left > 0 and number < self.give_up_at:
+            self.may_go_on = False
         return self.at_event or self.may_go_on
+
+    cdef void draw_next(self, uint64_t number) noexcept nogil:
+        """Which call is counted next, behind this one."""
+        if number - self.count_at > 64 * LOOKS_APART:
+            self.count_at = number
+        while self.count_at <= number:
+            self.random = self.random * 6364136223846793005ULL + 1442695040888963407ULL
+            self.count_at += 1 + (self.random >> 33) % <uint64_t> (2 * LOOKS_APART - 1)
 
     cdef int lead(self, int collective, size_t nbytes) except -1:
         """What `count` found to be due. If it raises, the call is to be left as if never begun."""
         try:
             if self.at_event:
-                self.mark_or_look(collective, size_class(nbytes))
+                self.wait_for_turn(collective, size_class(nbytes))
             if self.may_go_on:
                 self.go_on()
         except BaseException:
@@ -187,18 +214,11 @@ cdef class Learner:
             raise
         return 0
 
-    cdef int mark_or_look(self, int collective, int in_class) except -1:
-        cdef ClassOfCalls *known = &self.classes[collective][in_class]
-        if known.calls < known.look:
-            known.marked_call = known.calls
-            known.marked_number = self.team.number
-            known.event = known.look
-            return 0
-        known.spacing = (self.team.number - known.marked_number - 1) // (
-            known.calls - known.marked_call) + 1
+    cdef wait_for_turn(self, int collective, int in_class):
         self.waiting.append((collective, in_class))
+        self.classes[collective][in_class].look = 0
         self.has_work = True
-        return 0
+        self.count_at = 0
 
     def explain(self, collective, size_t nbytes):
         """As in ``NodeEngine.what_is_learned``."""
@@ -242,7 +262,7 @@ cdef class Learner:
         self.lessons = {}
 
     cdef go_on(self):
-        """What was told last is over, and all ranks have left its calls."""
+        """All know what was told last, and where that was a trial, have left its calls."""
         try:
             self.explore()
         except BaseException:
@@ -261,30 +281,22 @@ cdef class Learner:
             variant = self.exploration.next()
             if variant is not None:
                 self.samples_taken = 0
-                self.on_trial = self.tell(self.window(), variant)
+                self.on_trial = self.tell(True, variant)
                 break
             if self.end_exploration():
                 break
 
-    cdef bint tell(self, int window, int variant):
+    cdef bint tell(self, bint is_trial, int variant):
         """Say what holds after the next call; False: the communicator was freed meanwhile."""
         # This call is a synchronising one, and nothing of it is published.
         cdef uint64_t after = self.team.number + 1
         if self.plans.told == NULL:
             return False
         self.over = after
-        if window > 0:
-            self.over += <uint64_t> SHORTEST_WINDOW << (window - 1)
-        store_relaxed(self.told, pack_news(after, window, self.collective, self.size_class,
+        self.give_up_at = after + PATIENCE
+        store_relaxed(self.told, pack_news(after, is_trial, self.collective, self.size_class,
                                            variant))
         return True
-
-    cdef int window(self):
-        """Of a trial: as long as some calls of the class will take, other calls in between."""
-        cdef int window = 1
-        while <uint64_t> 1 << (window - 1) < self.explored.spacing and window < WINDOWS:
-            window += 1
-        return window
 
     cdef begin_exploration(self):
         self.collective, self.size_class = self.waiting.pop(0)
@@ -303,7 +315,7 @@ cdef class Learner:
         cdef uint64_t calls = self.explored.calls
         exploration, self.exploration = self.exploration, None
         cdef int best = exploration.best()
-        self.look_at(self.explored, LOOK_AGAIN * calls)
+        self.explored.look = LOOK_AGAIN * calls
         ranking = exploration.ranking()
         if not ranking:
             return False
@@ -312,7 +324,7 @@ cdef class Learner:
         self.lessons[_NAMES[self.collective], self.size_class] = Lesson(
             best, {number: exploration.time(number) for number in ranking}, calls,
             sum(measured for _, _, measured in exploration.trials), exploration.cost())
-        return best != current and self.tell(0, best)
+        return best != current and self.tell(False, best)
 
     cdef list times_of_trial(self):
         """ns of each measured call of the last trial."""

@@ -87,8 +87,8 @@ cdef class NodeEngine(Engine):
         call.details = details
         begins = not self.protocol.is_later_stage
         self.protocol.enter()
-        if self.plans.told != NULL:
-            if self.learner.leads and begins and self.learner.count(collective, plan, call.nbytes):
+        if self.team.number >= self.plans.quiet_until:
+            if begins and self.learner.count(collective, plan, call.nbytes):
                 self.lead(collective, call.nbytes)
             arrived = self.learner.arrive(collective, plan, call.nbytes)
         start = started(tally, call.nbytes)
@@ -134,9 +134,8 @@ cdef class NodeEngine(Engine):
         if status != DONE:
             with gil:
                 self.protocol.explain_refusal(status)
-        if self.plans.told != NULL:
-            if self.learner.leads and begins and self.learner.count(COLLECTIVE_ALLREDUCE, plan,
-                                                                    call.nbytes):
+        if self.team.number >= self.plans.quiet_until:
+            if begins and self.learner.count(COLLECTIVE_ALLREDUCE, plan, call.nbytes):
                 with gil:
                     self.lead(COLLECTIVE_ALLREDUCE, call.nbytes)
             arrived = self.learner.arrive(COLLECTIVE_ALLREDUCE, plan, call.nbytes)
@@ -417,5 +416,6 @@ cdef class NodeEngine(Engine):
     def close(self):
         """Say that we left, and unmap. Local; safe to call twice, and in a forked child."""
         if not self.member.closed:
-            self.plans.told = NULL     # it is read before a call can find out that this is the end
+            # Rank 0's word is read before a call can find out that this is the end.
+            self.plans.stop_learning()
             self.protocol.close()

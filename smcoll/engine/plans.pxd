@@ -28,34 +28,32 @@ cdef struct Choice:
 
 
 # What rank 0 tells the others in one word (segment.pxd: told_by): a class follows a variant of its
-# plan, for good or for some calls. From the lowest bit up: variant (8 bits; 0: the table's row),
-# class (5), collective (5), window (5; 0: for good), `after` (41).
+# plan, for good or on trial. From the lowest bit up: variant (8 bits; 0: the table's row), class
+# (5), collective (5), whether it is a trial (1), `after` (45).
 cdef struct News:
     uint64_t after             # holds where the caller has been in so many of the user's calls
-    uint64_t until             # and no more where it has been in so many; 0: for good
     int collective, size_class, variant
+    bint is_trial
 
 
 cdef enum:
-    SHORTEST_WINDOW = 10       # calls of a trial: window 1; window w has 2^(w - 1) times as many
-    WINDOWS = 16
+    TRIAL_CALLS = 10           # of the class, from there on
 
 
-cdef inline uint64_t pack_news(uint64_t after, int window, int collective, int size_class,
+cdef inline uint64_t pack_news(uint64_t after, bint is_trial, int collective, int size_class,
                                int variant) noexcept nogil:
-    return (after << 23 | <uint64_t> window << 18 | <uint64_t> collective << 13
+    return (after << 19 | <uint64_t> is_trial << 18 | <uint64_t> collective << 13
             | <uint64_t> size_class << 8 | <uint64_t> variant)
 
 
 cdef inline uint64_t after_in(uint64_t word) noexcept nogil:
-    return word >> 23
+    return word >> 19
 
 
 cdef inline News unpack_news(uint64_t word) noexcept nogil:
     cdef News news
-    cdef int window = <int> (word >> 18) & 31
     news.after = after_in(word)
-    news.until = 0 if window == 0 else news.after + (<uint64_t> SHORTEST_WINDOW << (window - 1))
+    news.is_trial = <int> (word >> 18) & 1
     news.collective = <int> (word >> 13) & 31
     news.size_class = <int> (word >> 8) & 31
     news.variant = <int> word & 255
@@ -75,8 +73,12 @@ cdef class Plans:
     # Of a communicator that learns.
     cdef const uint64_t *told  # rank 0's word; NULL: it does not learn
     cdef const Team *team
+    cdef uint64_t quiet_until  # in calls before that number the Learner has nothing to do
     cdef uint64_t heeded       # the last word
-    cdef News trial            # what it said, if that is for some calls only
+    cdef News trial            # what it said, where that is one,
+    cdef int trial_left        # and how many of its calls this rank has still to enter
+    cdef bint follows          # a trial is on, or a class follows another row than the table's:
+    cdef int differing         # so many do
     cdef Plan *variants[COLLECTIVES]
     cdef int variant_counts[COLLECTIVES]
     cdef int variant_of[COLLECTIVES][SIZE_CLASSES]     # 0: what the table says
@@ -85,13 +87,16 @@ cdef class Plans:
     cdef Plan plan(self, int collective, decision)
     cdef const Plan *choose_in_order(self, collective, size_t nbytes, bint commutes) except NULL
     cdef learn(self, const uint64_t *told, const Team *team, variants, rows)
+    cdef void stop_learning(self) noexcept
+    cdef void follow(self, int collective, int size_class, int variant) noexcept nogil
+    cdef void trial_is_over(self) noexcept nogil
     cdef void heed(self, uint64_t word) noexcept nogil
     cdef bint is_tried_by(self, const Plan *plan) noexcept nogil
 
     # Inline: part of each call, from other modules. What a call of so many bytes follows.
     cdef inline const Plan *choose(self, int collective, size_t nbytes) noexcept nogil:
         cdef const Plan *plan
-        if self.told != NULL:
+        if self.told != NULL and (load_relaxed(self.told) != self.heeded or self.follows):
             plan = self.learned(collective, nbytes)
             if plan != NULL:
                 return plan
@@ -112,7 +117,7 @@ cdef class Plans:
         if word != self.heeded:
             self.heed(word)
         variant = self.variant_of[collective][in_class]
-        if (self.team.number < self.trial.until and collective == self.trial.collective
+        if (self.trial_left > 0 and collective == self.trial.collective
                 and in_class == self.trial.size_class):
             variant = self.trial.variant
         return NULL if variant == 0 else &self.variants[collective][variant - 1]

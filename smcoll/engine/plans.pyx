@@ -26,6 +26,7 @@ cdef class Plans:
         self.decisions = {}
         self.trees = {}
         self.ordered = {}
+        self.stop_learning()
 
     cdef Tree tree(self, int radix):
         """The tree of this radix: made once, kept as long as the communicator."""
@@ -56,7 +57,7 @@ cdef class Plans:
         for collective, rows in decisions.items():
             if len(rows) > MAX_CHOICES:
                 raise ValueError(f"more than {MAX_CHOICES} rows for {collective}")
-        self.told = NULL
+        self.stop_learning()
         self.decisions = self.decisions | decisions
         self.ordered.clear()
         for collective, rows in decisions.items():
@@ -105,9 +106,14 @@ cdef class Plans:
                 self.variants[number][i] = self.plan(number, decision)
             self.variant_counts[number] = len(decisions)
         for collective, class_number, variant in rows:
-            self.variant_of[<int> COLLECTIVE_NUMBERS[collective]][<int> class_number] = variant
+            self.follow(COLLECTIVE_NUMBERS[collective], class_number, variant)
         self.team = team
         self.told = told
+        self.quiet_until = 0
+
+    cdef void stop_learning(self) noexcept:
+        self.told = NULL
+        self.quiet_until = <uint64_t> -1
 
     cdef void heed(self, uint64_t word) noexcept nogil:
         """Take over what rank 0 has told, if it holds already."""
@@ -121,8 +127,22 @@ cdef class Plans:
         if not news.collective < COLLECTIVES or news.variant > self.variant_counts[news.collective]:
             return                 # damaged (protocol rule 10)
         self.trial = news
-        if news.until == 0:
-            self.variant_of[news.collective][news.size_class] = news.variant
+        self.trial_left = TRIAL_CALLS if news.is_trial else 0
+        self.quiet_until = 0
+        if news.is_trial:
+            self.follows = True
+        else:
+            self.follow(news.collective, news.size_class, news.variant)
+
+    cdef void follow(self, int collective, int size_class, int variant) noexcept nogil:
+        """From now on, for good."""
+        cdef int *current = &self.variant_of[collective][size_class]
+        self.differing += (variant != 0) - (current[0] != 0)
+        current[0] = variant
+        self.follows = self.differing > 0
+
+    cdef void trial_is_over(self) noexcept nogil:
+        self.follows = self.differing > 0
 
     cdef bint is_tried_by(self, const Plan *plan) noexcept nogil:
         """Whether a call of the trial's class that follows this plan follows the trial."""

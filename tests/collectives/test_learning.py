@@ -220,6 +220,35 @@ def test_a_class_keeps_the_variant_that_was_fastest(comm_world, monkeypatch):
 
 
 @pytest.mark.one_node
+@pytest.mark.mpi(2, 3)
+@pytest.mark.parametrize("others", [0, 8])
+@pytest.mark.parametrize("collective", ["bcast", "reduce", "allreduce", "allgather",
+                                        "reduce_scatter_block", "scan", "exscan"])
+def test_each_collective_is_learned_whatever_is_called_in_between(comm_world, collective, others):
+    """Alltoalls have calls' numbers, but nothing to learn, and do not take a trial's place."""
+    size = comm_world.Get_size()
+    data, blocks = np.ones(3000 * size), np.empty(3000 * size * size)
+    short = np.ones(size, "b")
+    with smcoll.Comm(comm_world, smcoll.Config(learn="on")) as comm:
+        arguments = {"bcast": (data,), "allgather": (data, blocks),
+                     "reduce_scatter_block": (data, data[:3000].copy())}.get(
+                         collective, (data, data.copy()))
+        method = getattr(comm, collective.capitalize())
+        learned = {"reduce_scatter_block": "reduce_scatter"}.get(collective, collective)
+        for _ in range(40):
+            for _ in range(100):
+                method(*arguments)
+                comm.Allreduce(short, np.empty_like(short), MPI.MAX)
+                for _ in range(others):
+                    comm.Alltoall(short, np.empty_like(short))
+            found = {name for name, in_class in getattr(comm.engine, "lessons", {}) if in_class > 8}
+            if comm.bcast(learned in found):
+                break
+        else:
+            pytest.fail(f"4000 calls, and nothing was found: {found}")
+
+
+@pytest.mark.one_node
 @pytest.mark.mpi(2)
 @pytest.mark.parametrize("settings, why", [
     ({"learn": "off"}, "it was switched off"),

@@ -7,7 +7,8 @@
  * is compared with what the others follow there.
  *
  * A word is the number of calls that a rank must have been in (News.after); an odd one holds for
- * one call only (a trial), an even one for good. What it stands for is the word itself.
+ * one call only (a trial), an even one for good. What it stands for is the word itself. (Which
+ * calls belong to a trial each rank counts for itself; all have the same calls.)
  *
  * (A trial may be cut short by the next word: it is, on all ranks at the same call. That rank 0
  * waits for its end has another reason: it reads what the trial's calls took.)
