@@ -30,7 +30,8 @@ cdef class Learner:
     cdef uint64_t *told
     cdef uint64_t synchronised     # number of the last synchronising call
     cdef uint64_t over         # when all have been in a later call, all know what was told last
-    cdef uint64_t give_up_at   # number of the call that ends a trial without enough calls
+    cdef uint64_t told_after   # News.after of what was told last
+    cdef uint64_t patience     # how many calls later a trial ends without enough calls of its own
     cdef ClassOfCalls classes[COLLECTIVES][SIZE_CLASSES]
     cdef uint64_t numbers[SAMPLES]     # of the trial's measured calls
     cdef int samples_taken
@@ -68,6 +69,8 @@ cdef class Learner:
     # In a call, before it publishes anything: when that was, 0 where it is not measured.
     cdef inline int64_t arrive(self, int collective, const Plan *plan,
                                size_t nbytes) noexcept nogil:
+        if self.plans.told == NULL:
+            return 0               # freed by a signal handler
         if self.plans.trial_left == 0:
             self.plans.quiet_until = self.count_at
             return 0

@@ -64,7 +64,8 @@ cdef enum:
     LOOK_AT_KNOWN = 512        # what an earlier job has found is looked at after so many
     COUNTED = 1000             # calls of a communicator that rank 0 counts one by one; then only
     LOOKS_APART = 16           # one in so many, on average
-    PATIENCE = 4096            # calls in which those of a trial must come
+    PATIENCE = 256             # calls in which those of a trial must come; where none has come,
+    MORE_PATIENCE = 4          # so many times as many
 
 cdef uint64_t NUMBER_BITS = (1 << 24) - 1
 cdef uint64_t LONGEST_TIME = (<uint64_t> 1 << 40) - 1
@@ -151,7 +152,7 @@ cdef class Learner:
     cdef bint is_own_last(self) noexcept nogil:
         """Whether this is rank 0, and the trial the one that it told last: not one that it has
         given up, which goes on until the next word holds."""
-        return self.leads and self.plans.trial.after + PATIENCE == self.give_up_at
+        return self.leads and self.plans.trial.after == self.told_after
 
     cdef void depart(self, int64_t arrived) noexcept nogil:
         """At the end of a call that is measured."""
@@ -190,7 +191,7 @@ cdef class Learner:
         if synchronises(self.team, collective, plan.algorithm, nbytes):
             self.may_go_on = self.has_work and self.over < self.synchronised
             self.synchronised = number
-        if self.plans.trial_left > 0 and number < self.give_up_at:
+        if self.plans.trial_left > 0 and number - self.told_after < self.patience:
             self.may_go_on = False
         return self.at_event or self.may_go_on
 
@@ -269,11 +270,14 @@ cdef class Learner:
             self.exploration = None    # a signal's: this class is given up
             raise
         finally:
-            self.has_work = self.exploration is not None or len(self.waiting) > 0
+            self.has_work = (self.exploration is not None or len(self.waiting) > 0
+                             or self.plans.trial_left > 0)
 
     cdef explore(self):
         if self.on_trial:
             self.on_trial = False
+            if self.samples_taken == 0:
+                self.patience *= MORE_PATIENCE
             self.exploration.record(self.times_of_trial())
         while self.exploration is not None or self.waiting:
             if self.exploration is None:
@@ -282,9 +286,12 @@ cdef class Learner:
             if variant is not None:
                 self.samples_taken = 0
                 self.on_trial = self.tell(True, variant)
-                break
+                return
             if self.end_exploration():
-                break
+                return
+        if self.plans.trial_left > 0:
+            # Given up, but no word has ended it.
+            self.tell(False, self.plans.variant_of[self.collective][self.size_class])
 
     cdef bint tell(self, bint is_trial, int variant):
         """Say what holds after the next call; False: the communicator was freed meanwhile."""
@@ -293,7 +300,7 @@ cdef class Learner:
         if self.plans.told == NULL:
             return False
         self.over = after
-        self.give_up_at = after + PATIENCE
+        self.told_after = after
         store_relaxed(self.told, pack_news(after, is_trial, self.collective, self.size_class,
                                            variant))
         return True
@@ -302,6 +309,7 @@ cdef class Learner:
         self.collective, self.size_class = self.waiting.pop(0)
         cdef int current = self.plans.variant_of[self.collective][self.size_class]
         self.explored = &self.classes[self.collective][self.size_class]
+        self.patience = PATIENCE
         name = _NAMES[self.collective]
         runner_up = self.known.get((self.collective, self.size_class))
         self.exploration = Exploration(
@@ -317,7 +325,7 @@ cdef class Learner:
         cdef int best = exploration.best()
         self.explored.look = LOOK_AGAIN * calls
         ranking = exploration.ranking()
-        if not ranking:
+        if exploration.given_up or not ranking:
             return False
         self.known[self.collective, self.size_class] = next(
             (number for number in ranking if number != best), best)

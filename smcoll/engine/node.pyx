@@ -410,6 +410,7 @@ cdef class NodeEngine(Engine):
     def disown(self):
         """In a forked child: the communicator is its parent's, whatever the child does."""
         self.failures.disown()
+        self.plans.stop_learning()
         if self.learner is not None:
             self.learner.forget()
 

@@ -28,6 +28,7 @@ class Restless:
     """Tries variants at random for ever, and now and then keeps one."""
 
     changes = 0
+    given_up = False
 
     def __init__(self, variants, current=0, known=None):
         self.numbers = [0, *variants]
@@ -246,6 +247,33 @@ def test_each_collective_is_learned_whatever_is_called_in_between(comm_world, co
                 break
         else:
             pytest.fail(f"4000 calls, and nothing was found: {found}")
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
+def test_what_was_given_up_is_over_and_comes_again(comm_world):
+    """A class that is called no more: nothing is kept of it, and the table's row holds."""
+    data = np.ones(3000)
+    with smcoll.Comm(comm_world, smcoll.Config(learn="on")) as comm:
+        usual = comm.explain("bcast", data.nbytes).algorithm
+        for _ in range(40):
+            comm.Bcast(data)
+            comm.Barrier()
+        for _ in range(20_000):
+            comm.Barrier()
+        lessons = comm.bcast(comm.engine.lessons)
+        assert not any(name == "bcast" for name, _ in lessons)
+        assert comm.explain("bcast", data.nbytes).algorithm == usual
+        before = sum(row["calls"] for row in comm.stats() if row["algorithm"] == usual)
+        for _ in range(5):
+            comm.Bcast(data)
+        assert sum(row["calls"] for row in comm.stats()
+                   if row["algorithm"] == usual) == before + 5
+        for _ in range(3000):
+            comm.Bcast(data)
+            comm.Barrier()
+        lessons = comm.bcast(comm.engine.lessons)
+        assert any(name == "bcast" for name, _ in lessons)
 
 
 @pytest.mark.one_node
