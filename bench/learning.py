@@ -7,6 +7,10 @@ communicator that does not learn. Then a communicator begins with the slowest of
 default, makes 300 calls, and is measured by turns with the fastest. The last columns are of a
 communicator with the usual defaults: its first 30 calls, and 8 B in steady use, with learning on
 and off by turns. Ratios are medians; 1.00 is the one that is compared with.
+
+``--late-us 200``: before each of the 300 calls every rank computes for a random time of up to so
+long. What is learned should not depend on it: a late rank is not the algorithm's fault. Each row
+says how far the cores were from each other before and after it.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from statistics import median
 import numpy as np
 
 from smcoll.launch import launch
+from smcoll.tuning import distance
 
 COLLECTIVES = ("bcast", "reduce", "allreduce", "allgather", "reduce_scatter_block", "scan")
 SIZES = (1024, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
@@ -68,7 +73,30 @@ def by_turns(world, calls: dict, length: int, blocks: int = BLOCKS) -> dict:
     return {name: median(found) for name, found in times.items()}
 
 
-def wrong_default(world, collective: str, nbytes: int, length: int) -> dict:
+def cores_apart(world) -> str:
+    """``near``, ``far``, ...: of the ranks' CPUs the farthest from the first; nobody else runs."""
+    cpus = sorted(set().union(*world.allgather(os.sched_getaffinity(0))))
+    ns = distance.farthest(cpus) if world.Get_rank() == 0 else None
+    measured = world.Ibarrier()
+    while not measured.Test():
+        time.sleep(0.001)
+    return world.bcast(distance.state_of(ns))
+
+
+def computing(call, late: float, rank: int):
+    """The same call, up to ``late`` seconds later."""
+    random = np.random.default_rng(rank)
+
+    def later() -> None:
+        end = time.perf_counter() + late * random.random()
+        while time.perf_counter() < end:
+            pass
+        call()
+
+    return later
+
+
+def wrong_default(world, collective: str, nbytes: int, length: int, late: float) -> dict:
     """Begin with the slowest variant, make 300 calls, compare with the fastest."""
     import smcoll
     from smcoll.tuning import select
@@ -107,8 +135,9 @@ def wrong_default(world, collective: str, nbytes: int, length: int) -> dict:
             learner = smcoll.Comm(world, smcoll.Config(learn="on", fan_in=bad.fan_in,
                                                        fan_out=bad.fan_out))
             learning = call_of(learner, collective, nbytes)
+            taught = computing(learning, late, world.Get_rank()) if late else learning
             for _ in range(CALLS):
-                learning()
+                taught()
         finally:
             select.defaults = original
         engine.use({name: [candidates[best]]})
@@ -172,16 +201,23 @@ def ranks_part(options) -> None:
     for collective in options.collectives.split(","):
         for nbytes in SIZES:
             length = max(3, min(200, (8 << 20) // nbytes))
-            row = wrong_default(world, collective, nbytes, length)
+            before = cores_apart(world)
+            row = wrong_default(world, collective, nbytes, length, options.late_us * 1e-6)
+            after = cores_apart(world)
+            row["cores"] = before if before == after else "both"
             row["short_run"] = short_run(world, collective, nbytes)
             rows.append(row)
             if world.Get_rank() == 0:
                 print(f"{collective:20} {nbytes:8} worst {row['worst']:22} {row['worst_us']:9.1f}"
                       f"  best {row['best']:22} {row['best_us']:9.1f}  learned {row['learned']:22}"
                       f" {row['learned_us']:9.1f}  {row['ratio']:5.2f}  30 calls "
-                      f"{row['short_run']:5.2f}", flush=True)
+                      f"{row['short_run']:5.2f}  {row['cores']}", flush=True)
     eight = steady(world)
     if world.Get_rank() == 0:
+        for cores in sorted({row["cores"] for row in rows}):
+            ratios = [row["ratio"] for row in rows if row["cores"] == cores]
+            print(f"cores {cores}: {sum(ratio <= 1.1 for ratio in ratios)} of {len(ratios)} rows "
+                  "within 10 % of the best")
         print("8 B, on / off:", {name: round(ratio, 3) for name, ratio in eight.items()})
         if options.json:
             Path(options.json).write_text(json.dumps({"rows": rows, "steady": eight}, indent=1))
@@ -191,6 +227,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", "--ranks", type=int, default=2)
     parser.add_argument("--collectives", default=",".join(COLLECTIVES))
+    parser.add_argument("--late-us", type=float, default=0.0,
+                        help="how late ranks come at most while it learns (0)")
     parser.add_argument("--json")
     parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
