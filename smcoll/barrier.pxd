@@ -32,13 +32,18 @@ cdef inline bint agrees_on_bytes(const Team *team, int rank) noexcept nogil:
     return load_acquire(&entry.call) != team.call or nbytes == team.nbytes
 
 
+# DONE where what `rank` says of its call agrees with ours.
+cdef inline int checked(Team *team, bint agrees, int rank) noexcept nogil:
+    if agrees:
+        return DONE
+    team.awaited_rank = rank
+    return FAILED_MISMATCH
+
+
 # Non-blocking: DONE when the owner of `line` has reached `value` in our call, AGAIN if not yet.
 cdef inline int arrived(Team *team, const Line *line, uint64_t value, int rank) noexcept nogil:
     cdef int status = arrived_with_length(team, line, value, rank)
-    if status == DONE and line.nbytes != team.nbytes:
-        team.awaited_rank = rank
-        return FAILED_MISMATCH
-    return status
+    return checked(team, line.nbytes == team.nbytes, rank) if status == DONE else status
 
 
 # The same where the lengths of messages may differ between ranks.
@@ -49,19 +54,13 @@ cdef inline int arrived_with_length(Team *team, const Line *line, uint64_t value
         team.awaited_value = value
         team.awaited_rank = rank
         return AGAIN
-    if not same_kind_of_call(team, line):
-        team.awaited_rank = rank
-        return FAILED_MISMATCH
-    return DONE
+    return checked(team, same_kind_of_call(team, line), rank)
 
 
 # Blocking forms, for straight code.
 cdef inline int wait_line(Team *team, const Line *line, uint64_t value, int rank) noexcept nogil:
     cdef int status = wait_line_with_length(team, line, value, rank)
-    if status == DONE and line.nbytes != team.nbytes:
-        team.awaited_rank = rank
-        return FAILED_MISMATCH
-    return status
+    return checked(team, line.nbytes == team.nbytes, rank) if status == DONE else status
 
 
 cdef inline int wait_line_with_length(Team *team, const Line *line, uint64_t value,
@@ -71,10 +70,7 @@ cdef inline int wait_line_with_length(Team *team, const Line *line, uint64_t val
         status = wait_flag(team, &line.flag, value, rank)
         if status != DONE:
             return status
-    if not same_kind_of_call(team, line):
-        team.awaited_rank = rank
-        return FAILED_MISMATCH
-    return DONE
+    return checked(team, same_kind_of_call(team, line), rank)
 
 
 # Say in our own line: which call this is, then, with release, that `value` is reached. What the

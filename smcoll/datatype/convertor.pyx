@@ -54,43 +54,43 @@ cdef inline void step(Convertor *convertor, size_t nbytes) noexcept nogil:
             convertor.element += 1
 
 
+cdef inline void copy_runs(Convertor *convertor, char *contiguous, size_t nbytes,
+                           bint packs) noexcept nogil:
+    """Run by run, to contiguous memory (``packs``) or from there."""
+    cdef size_t piece
+    cdef char *place
+    while nbytes > 0:
+        piece = run_at(convertor, nbytes, &place)
+        if packs:
+            copy_run(contiguous, place, piece)
+        else:
+            copy_run(place, contiguous, piece)
+        step(convertor, piece)
+        contiguous += piece
+        nbytes -= piece
+
+
 cdef void pack_next(Convertor *convertor, char *out, size_t nbytes,
                     int stores=STORES_ORDINARY) noexcept nogil:
     """The next ``nbytes`` bytes of the message, to contiguous memory, with this kind of stores."""
-    cdef size_t piece
-    cdef char *place
     if nbytes == 0:
         return  # an empty message may have no address
     if convertor.runs == NULL:
         copy_stored(stores, out, convertor.address + convertor.done, nbytes)
-        convertor.done += nbytes
-        return
+    else:
+        copy_runs(convertor, out, nbytes, True)
     convertor.done += nbytes
-    while nbytes > 0:
-        piece = run_at(convertor, nbytes, &place)
-        copy_run(out, place, piece)
-        step(convertor, piece)
-        out += piece
-        nbytes -= piece
 
 
 cdef void unpack_next(Convertor *convertor, const char *data, size_t nbytes) noexcept nogil:
     """The next ``nbytes`` bytes of the message, from contiguous memory."""
-    cdef size_t piece
-    cdef char *place
     if nbytes == 0:
         return
     if convertor.runs == NULL:
         copy_result(convertor.address + convertor.done, data, nbytes, convertor.streaming)
-        convertor.done += nbytes
-        return
+    else:
+        copy_runs(convertor, <char *> data, nbytes, False)
     convertor.done += nbytes
-    while nbytes > 0:
-        piece = run_at(convertor, nbytes, &place)
-        copy_run(place, data, piece)
-        step(convertor, piece)
-        data += piece
-        nbytes -= piece
 
 
 cdef void copy_message(Convertor *source, Convertor *target, size_t nbytes) noexcept nogil:

@@ -5,8 +5,9 @@ from smcoll.buffers.messages cimport Messages
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.pipeline cimport Call, Plan
 from smcoll.coll.reduce_scatter cimport Partition
+from smcoll.engine.member cimport Member
 from smcoll.engine.plans cimport Plans
-from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI
+from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI, Reservation
 from smcoll.engine.statistics cimport Statistics
 from smcoll.kernels.kernels cimport Operation, reduction_kernel
 from smcoll.sync.domains cimport Domains
@@ -19,6 +20,8 @@ cdef class Engine:
     cdef readonly Domains domains  # of the ranks
     cdef readonly Plans plans
     cdef readonly Statistics statistics
+    cdef Member member         # this rank in its node's shared memory
+    cdef Reservation memory    # what of that memory is reserved
     cdef int instruction_set
     cdef const void **sources  # room for every rank's operands, where they lie in one memory
     cdef size_t inline_size, rooted_inline_size    # bytes that a rank's flag lines hold

@@ -137,6 +137,30 @@ cdef class Engine:
         return []
 
     @property
+    def bytes_mapped(self):
+        """Size of the communicator's whole mapping."""
+        return self.member.mapping.bytes_mapped
+
+    @property
+    def bytes_reserved(self):
+        """Shared memory that this rank has really reserved."""
+        return self.member.mapping.bytes_reserved
+
+    @property
+    def segment_name(self):
+        """The name that the segment had until all ranks had mapped it."""
+        return self.member.mapping.name
+
+    @property
+    def woken(self):
+        """How often another rank, by beginning a call, has cut short a pause in a long wait."""
+        return self.member.team.woken
+
+    def pages_by_node(self):
+        """Pages of this rank's reserved memory by NUMA node; None where the kernel can't say."""
+        return self.memory.pages_by_node()
+
+    @property
     def decisions(self):
         """``{collective: [Decision, ...]}``: what calls follow, by size."""
         return self.plans.decisions

@@ -8,19 +8,15 @@ from smcoll.engine.exchanges cimport Exchanges
 from smcoll.engine.failure cimport AcrossNodes, FailureDetector
 from smcoll.engine.fallback cimport Fallback
 from smcoll.engine.learning cimport Learner
-from smcoll.engine.member cimport Member
 from smcoll.engine.peer_memory cimport PeerMemory
-from smcoll.engine.reservation cimport Reservation
 from smcoll.sync.team cimport Team
 from smcoll.sync.waiting cimport condition
 
 
 cdef class NodeEngine(Engine):
-    cdef Member member
     cdef Team *team            # the member's
     cdef FailureDetector failures
     cdef CallProtocol protocol
-    cdef Reservation memory
     cdef PeerMemory peers
     cdef Exchanges exchanges
     cdef Fallback fallback

@@ -248,25 +248,6 @@ cdef class NodeEngine(Engine):
         """Whether the streams could not be had."""
         return self.memory.streams_refused
 
-    @property
-    def bytes_mapped(self):
-        """Size of the communicator's whole mapping."""
-        return self.member.mapping.bytes_mapped
-
-    @property
-    def bytes_reserved(self):
-        """Shared memory that this rank has really reserved."""
-        return self.member.mapping.bytes_reserved
-
-    def pages_by_node(self):
-        """Pages of this rank's reserved memory by NUMA node; None where the kernel can't say."""
-        return self.memory.pages_by_node()
-
-    @property
-    def segment_name(self):
-        """The name that the segment had until all ranks had mapped it."""
-        return self.member.mapping.name
-
     # ------------------------------------------------------------------ set once, on all alike
 
     def use_heaps(self, heaps, sizes):
@@ -377,11 +358,6 @@ cdef class NodeEngine(Engine):
     def calls(self):
         """Number of the last call: the same on every rank between two collectives."""
         return self.team.call
-
-    @property
-    def woken(self):
-        """How often another rank, by beginning a call, has cut short a pause in a long wait."""
-        return self.team.woken
 
     @property
     def polls(self):

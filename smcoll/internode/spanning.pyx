@@ -69,6 +69,8 @@ cdef class SpanningEngine(Engine):
         self.plans = Plans(self.size, node.team.layout.segment_size, node.team.layout.segments)
         self.statistics = Statistics()
         self.node = node
+        self.member = node.member
+        self.memory = node.memory
         self.notices = Notices(hidden, tag + OF_NOTICES, placement, leaders, unwatched)
         self.across = AcrossNodes(
             list(placement.members[placement.node_of[rank]]),
@@ -390,29 +392,9 @@ cdef class SpanningEngine(Engine):
         return self.call
 
     @property
-    def woken(self):
-        return self.node.woken
-
-    @property
     def uses_heaps(self):
         """Arrays in shared heaps are staged over several nodes."""
         return False
-
-    @property
-    def bytes_mapped(self):
-        return self.node.bytes_mapped
-
-    @property
-    def bytes_reserved(self):
-        return self.node.bytes_reserved
-
-    @property
-    def segment_name(self):
-        return self.node.segment_name
-
-    def pages_by_node(self):
-        """Pages of this rank's reserved memory by NUMA node; None where the kernel can't say."""
-        return self.node.pages_by_node()
 
     def reserve_data(self):
         """Reserve everything now. Collective over all nodes."""

@@ -3,18 +3,7 @@
 from __future__ import annotations
 
 from smcoll.tuning.model import lhs
-from smcoll.tuning.model.costs.parts import (
-    fan_in_tree,
-    fan_out_tree,
-    halving,
-    hierarchical_slices,
-    one_stage,
-    own_slice,
-    read_between,
-    read_inside,
-    tree_total,
-    up_the_tree,
-)
+from smcoll.tuning.model.costs import parts
 from smcoll.tuning.model.costs.work import Work, cost, everyone
 from smcoll.tuning.model.machine import Machine
 
@@ -29,8 +18,9 @@ def allreduce_all_read(machine, m, nbytes, plan):
 @cost("allreduce", "fan_in_fan_out")
 def allreduce_fan_in_fan_out(machine, m, nbytes, plan):
     """GS 3.1: fan-in to rank 0, fan-out from it."""
-    ready, up, height = fan_in_tree(machine, m, nbytes, plan.fan_in, posts=True)
-    done, down, depth = fan_out_tree(machine, m, nbytes, plan.fan_out, machine.copy(m, nbytes))
+    ready, up, height = parts.fan_in_tree(machine, m, nbytes, plan.fan_in, posts=True)
+    done, down, depth = parts.fan_out_tree(machine, m, nbytes, plan.fan_out,
+                                           machine.copy(m, nbytes))
     moved = [first + second for first, second in zip(up, down, strict=True)]
     return Work(ready[0] + max(done), max(moved), sum(moved), height + depth, 2)
 
@@ -57,7 +47,7 @@ def allreduce_recursive_doubling(machine, m, nbytes, plan):
 @cost("allreduce", "recursive_halving")
 def allreduce_recursive_halving(machine, m, nbytes, plan):
     """GS 3.1: pairwise reduce-scatter, then everybody reads the slices from their owners."""
-    latency, moved, waits = halving(machine, m, nbytes)
+    latency, moved, waits = parts.halving(machine, m, nbytes)
     n = 1 << lhs.floor_log(machine.ranks)
     gathered = machine.copy(m / n, nbytes) + machine.read_all(m / machine.ranks, nbytes) * (
         machine.ranks / n * (n - 1) / (machine.ranks - 1))
@@ -73,7 +63,7 @@ def with_allgather(machine: Machine, moved: float, part: float, nbytes: float) -
 @cost("allreduce", "tiled")
 def allreduce_tiled(machine, m, nbytes, plan):
     """LHS 2.4, naive, then an allgather of the slices."""
-    moved = own_slice(machine, m, nbytes, machine.ranks, posted=False)
+    moved = parts.own_slice(machine, m, nbytes, machine.ranks, posted=False)
     moved = with_allgather(machine, moved, m / machine.ranks, nbytes)
     return everyone(machine, moved, 2, 3)
 
@@ -81,7 +71,7 @@ def allreduce_tiled(machine, m, nbytes, plan):
 @cost("allreduce", "tiled_cyclic")
 def allreduce_tiled_cyclic(machine, m, nbytes, plan):
     """The same with sources by turns."""
-    moved = own_slice(machine, m, nbytes, machine.q)
+    moved = parts.own_slice(machine, m, nbytes, machine.q)
     moved = with_allgather(machine, moved, m / machine.ranks, nbytes)
     return everyone(machine, moved, 2, 3)
 
@@ -89,8 +79,8 @@ def allreduce_tiled_cyclic(machine, m, nbytes, plan):
 def broadcast_after(machine: Machine, m: float, nbytes: float) -> tuple[float, float]:
     """LHS (4) from a region in which the result lies already: (latencies, moved)."""
     two = machine.beta.latency + machine.alpha.latency
-    two_moved = read_between(machine, m, nbytes) + read_inside(machine, m, nbytes)
-    one_moved = one_stage(machine, m, nbytes)
+    two_moved = parts.read_between(machine, m, nbytes) + parts.read_inside(machine, m, nbytes)
+    one_moved = parts.one_stage(machine, m, nbytes)
     if two + two_moved < machine.beta.latency + one_moved:
         return two, two_moved
     return machine.beta.latency, one_moved
@@ -99,7 +89,7 @@ def broadcast_after(machine: Machine, m: float, nbytes: float) -> tuple[float, f
 @cost("allreduce", "tiled_hierarchical")
 def allreduce_tiled_hierarchical(machine, m, nbytes, plan):
     """Equation (11), and the copy-in."""
-    latency, moved, waits = hierarchical_slices(machine, m, nbytes)
+    latency, moved, waits = parts.hierarchical_slices(machine, m, nbytes)
     extra, read = broadcast_after(machine, m, nbytes)
     return Work(latency + extra + moved + read, moved + read, machine.ranks * (moved + read),
                 waits + 1, 3)
@@ -108,10 +98,10 @@ def allreduce_tiled_hierarchical(machine, m, nbytes, plan):
 @cost("allreduce", "reduce_broadcast")
 def allreduce_reduce_broadcast(machine, m, nbytes, plan):
     """Equation (5), and the copy-in."""
-    path, moved, waits = up_the_tree(machine, m, nbytes, plan.arity)
+    path, moved, waits = parts.up_the_tree(machine, m, nbytes, plan.arity)
     latency, read = broadcast_after(machine, m, nbytes)
     return Work(path + latency + read, moved + read,
-                tree_total(machine, m, nbytes) + (machine.ranks - 1) * read, waits + 1, 2)
+                parts.tree_total(machine, m, nbytes) + (machine.ranks - 1) * read, waits + 1, 2)
 
 
 @cost("allreduce", "dissemination")

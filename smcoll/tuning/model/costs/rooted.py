@@ -3,18 +3,7 @@
 from __future__ import annotations
 
 from smcoll.tuning.model import lhs
-from smcoll.tuning.model.costs.parts import (
-    fan_in_tree,
-    fan_out_tree,
-    halving,
-    hierarchical_slices,
-    one_stage,
-    own_slice,
-    read_between,
-    read_inside,
-    tree_total,
-    up_the_tree,
-)
+from smcoll.tuning.model.costs import parts
 from smcoll.tuning.model.costs.work import Work, cost, everyone, other_flags
 from smcoll.tuning.model.machine import Machine
 
@@ -31,8 +20,8 @@ def barrier_all_read(machine, m, nbytes, plan):
 @cost("barrier", "tree", sectioned=False)
 def barrier_tree(machine, m, nbytes, plan):
     """Fan-in and fan-out of flags (GS 3.4): the latencies along both trees."""
-    ready, _, up = fan_in_tree(machine, 0, 0, plan.fan_in)
-    done, _, down = fan_out_tree(machine, 0, 0, plan.fan_out, 0.0)
+    ready, _, up = parts.fan_in_tree(machine, 0, 0, plan.fan_in)
+    done, _, down = parts.fan_out_tree(machine, 0, 0, plan.fan_out, 0.0)
     return Work(ready[0] + max(done), 0.0, 0.0, up + down, 2)
 
 
@@ -58,7 +47,8 @@ def barrier_hierarchical(machine, m, nbytes, plan):
 @cost("bcast", "fan_out")
 def bcast_fan_out(machine, m, nbytes, plan):
     """GS 3.3: the root copies in, children copy out, level by level."""
-    done, moved, depth = fan_out_tree(machine, m, nbytes, plan.fan_out, machine.copy(m, nbytes))
+    done, moved, depth = parts.fan_out_tree(machine, m, nbytes, plan.fan_out,
+                                            machine.copy(m, nbytes))
     return Work(max(done), max(moved), sum(moved), depth, chained=1)
 
 
@@ -81,7 +71,7 @@ def bcast_n_ary(machine, m, nbytes, plan):
 @cost("bcast", "one_stage")
 def bcast_one_stage(machine, m, nbytes, plan):
     """Equation (4), second form, and the root's copy-in."""
-    copy, read = machine.copy(m, nbytes), one_stage(machine, m, nbytes)
+    copy, read = machine.copy(m, nbytes), parts.one_stage(machine, m, nbytes)
     total = copy + (machine.ranks - 1) * read
     return Work(copy + machine.beta.latency + read, max(copy, read), total, 1)
 
@@ -90,7 +80,7 @@ def bcast_one_stage(machine, m, nbytes, plan):
 def bcast_two_stage(machine, m, nbytes, plan):
     """Equation (4), first form; socket masters pass on through their own regions."""
     copy = machine.copy(m, nbytes)
-    between, inside = read_between(machine, m, nbytes), read_inside(machine, m, nbytes)
+    between, inside = parts.read_between(machine, m, nbytes), parts.read_inside(machine, m, nbytes)
     path = copy + between + inside
     path += (machine.s > 1) * machine.beta.latency + (machine.q > 1) * machine.alpha.latency
     master = between + copy
@@ -113,14 +103,14 @@ def bcast_scatter_allgather(machine, m, nbytes, plan):
 @cost("reduce", "fan_in")
 def reduce_fan_in(machine, m, nbytes, plan):
     """GS 3.2: leaves copy in, parents reduce, the root into the user's buffer."""
-    ready, moved, depth = fan_in_tree(machine, m, nbytes, plan.fan_in)
+    ready, moved, depth = parts.fan_in_tree(machine, m, nbytes, plan.fan_in)
     return Work(ready[0], max(moved), sum(moved), depth)
 
 
 @cost("reduce", "reduce_scatter_gather")
 def reduce_scatter_gather(machine, m, nbytes, plan):
     """Pairwise reduce-scatter, then the root alone reads all slices."""
-    latency, moved, waits = halving(machine, m, nbytes)
+    latency, moved, waits = parts.halving(machine, m, nbytes)
     n = 1 << lhs.floor_log(machine.ranks)
     gathered = machine.copy(m / n, nbytes) + sum(
         machine.joined(0, other).lines(m / n, 1, nbytes) for other in range(1, n))
@@ -140,28 +130,28 @@ def gathered_at_root(machine: Machine, moved: float, part: float, nbytes: float)
 @cost("reduce", "tiled")
 def reduce_tiled(machine, m, nbytes, plan):
     """LHS 2.4, naive: each rank reduces its slice of all vectors, the root gathers the slices."""
-    moved = own_slice(machine, m, nbytes, machine.ranks)
+    moved = parts.own_slice(machine, m, nbytes, machine.ranks)
     return gathered_at_root(machine, moved, m / machine.ranks, nbytes)
 
 
 @cost("reduce", "tiled_cyclic")
 def reduce_tiled_cyclic(machine, m, nbytes, plan):
     """The same with sources by turns."""
-    moved = own_slice(machine, m, nbytes, machine.q)
+    moved = parts.own_slice(machine, m, nbytes, machine.q)
     return gathered_at_root(machine, moved, m / machine.ranks, nbytes)
 
 
 @cost("reduce", "n_ary")
 def reduce_n_ary(machine, m, nbytes, plan):
     """Equation (3), and the copy-in."""
-    path, moved, waits = up_the_tree(machine, m, nbytes, plan.arity, posts=False)
-    return Work(path, moved, tree_total(machine, m, nbytes), waits)
+    path, moved, waits = parts.up_the_tree(machine, m, nbytes, plan.arity, posts=False)
+    return Work(path, moved, parts.tree_total(machine, m, nbytes), waits)
 
 
 @cost("reduce", "tiled_hierarchical")
 def reduce_tiled_hierarchical(machine, m, nbytes, plan):
     """Equation (10), and the root gathers the slices of its domain."""
-    latency, moved, waits = hierarchical_slices(machine, m, nbytes)
+    latency, moved, waits = parts.hierarchical_slices(machine, m, nbytes)
     gathered = (machine.q - 1) * machine.alpha.lines(m / machine.q, 1, nbytes)
     return Work(latency + machine.alpha.latency + moved + gathered, moved + gathered,
                 machine.ranks * moved + gathered, waits + 1, 3)
