@@ -39,7 +39,7 @@ extensions = [
     Extension(
         ".".join(source.with_suffix("").parts),
         [str(source)],
-        depends=[str(header) for header in sorted(Path("smcoll").rglob("*.h"))],
+        depends=[str(header) for header in sorted(Path("smcoll/base").glob("*.h"))],
         include_dirs=["smcoll/base", numpy.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION"),
                        # Allocators of one's own (NEP 49).

@@ -1,7 +1,6 @@
 """The table of the collectives' algorithms: one line each. Imports nothing of this package.
 
-A new algorithm is a function ``int f(Call *)`` in a file of ``coll/``, declared in its ``.pxd``,
-and a line here.
+A new algorithm is a function ``cdef api int f(Call *)`` in a file of ``coll/``, and a line here.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ TABLE = (
     Algorithm("reduce", "shared_heap", "direct.reduce_shared_heap", keeps_order=True),
 
     Algorithm("allreduce", "all_read", "allreduce.allreduce_all_read",
-              "inline.allreduce_all_read_inline", EXCHANGE, keeps_order=True),
+              "allreduce.allreduce_all_read_inline", EXCHANGE, keeps_order=True),
     Algorithm("allreduce", "fan_in_fan_out", "tree.allreduce_fan_in_fan_out",
               radices=("fan_in", "fan_out")),
     Algorithm("allreduce", "recursive_doubling", "allreduce.allreduce_recursive_doubling"),

@@ -69,7 +69,7 @@ cdef Entry table[COLLECTIVES][MAX_ALGORITHMS]
 
 
 cdef run_function function_of(str name) except? NULL:
-    """The C function ``file.function`` below ``coll/``: what its ``.pxd`` exports."""
+    """The C function ``file.function`` below ``coll/``: one that is ``api``, or in its ``.pxd``."""
     file, _, function = name.partition(".")
     capsule = import_module(f"smcoll.coll.{file}").__pyx_capi__[function]
     kind = PyCapsule_GetName(capsule)

@@ -17,6 +17,12 @@ bank field                owner, release, after its last      a rank that writes
 ========================  ==================================  =================================
 
 The words of waits stand in ``waiting``.
+
+Data of short messages travel in lines, of two kinds (docs/protocol.md, rule 11). Those of
+synchronising exchanges, in which everybody reads everybody, alternate between two slots: who writes
+exchange e + 2 has seen all ranks in e + 1, hence through with e. Rooted calls prove no such thing
+(a root of Bcast may run ahead), so they have a ring of slots, recycled by a nonblocking barrier per
+bank.
 """
 
 from libc.stdint cimport uint64_t

@@ -118,7 +118,7 @@ cdef inline int *asleep_of(const Layout *layout, char *base, int rank) noexcept 
     return <int *> (rank_range(layout, base, rank) + layout.asleep)
 
 
-# What the rank, if it is rank 0, tells all others (plans.pxd: News): behind the word that says how
+# What the rank, if it is rank 0, tells all others (news.pxd): behind the word that says how
 # it sleeps, in the same line.
 cdef inline uint64_t *told_by(const Layout *layout, char *base, int rank) noexcept nogil:
     return <uint64_t *> (rank_range(layout, base, rank) + layout.asleep) + 1

@@ -1,16 +1,19 @@
 """Allreduce: all-read, pairwise (GS 3.1) and tiled. Along trees: ``tree``."""
 
+from smcoll.barrier cimport publish, wait_line
 from smcoll.coll.pairwise cimport (
-    STEP_IN, STEP_READY, copy_in, gather_slices, halve, pair_off, power_of_two, steps_of,
+    STEP_READY, gather_slices, halve, pair_off, power_of_two, steps_of,
 )
 from smcoll.coll.pipeline cimport (
-    Call, Section, combine, complete, deliver, half_of_region, heard, heard_all, occupy_two_halves,
-    plan_call, post, reduce_from, region, stores_of_others,
+    STEP_IN, Call, Section, combine, complete, copy_in, deliver, half_of_region, heard, heard_all,
+    occupy_two_halves, plan_call, post, reduce_from, region, stores_of_others,
 )
 from smcoll.coll.tiled cimport (
     copy_in_others, copy_out_others, reduce_cyclically_for_all, reduce_own_slice_for_all,
 )
-from smcoll.sync.team cimport DONE
+from smcoll.kernels.kernels cimport copy_bytes, reduce_operands
+from smcoll.segment cimport Line, exchange_line
+from smcoll.sync.team cimport DONE, Team, next_rank
 
 
 # ---------------------------------------------------------------------------------- all-read
@@ -32,6 +35,32 @@ cdef int reduce_everything(Call *call, Section *section) noexcept nogil:
     call.sources[call.team.rank] = call.send + section.offset
     reduce_from(call, stores_of_others(call, section), call.recv + section.offset, call.team.size,
                 section.nbytes)
+    return DONE
+
+
+cdef int allreduce_all_read_inline(Call *call) noexcept nogil:
+    """All-read exchange: publish your vector, read everybody's, reduce in rank order.
+
+    One dependent step; every rank reduces in the same order, so all get the same bits (protocol
+    rule 7). ``send`` and ``recv`` may be the same.
+    """
+    cdef Team *team = call.team
+    cdef int parity, i, rank, status
+    cdef Line *line
+    team.exchanges += 1
+    parity = <int> (team.exchanges & 1)
+    line = exchange_line(&team.layout, team.base, team.rank, parity)
+    copy_bytes(line.payload, call.send, call.nbytes)
+    publish(team, line, team.exchanges)
+    call.sources[team.rank] = line.payload
+    for i in range(1, team.size):
+        rank = next_rank(team, i)
+        line = exchange_line(&team.layout, team.base, rank, parity)
+        status = wait_line(team, line, team.exchanges, rank)
+        if status != DONE:
+            return status
+        call.sources[rank] = line.payload
+    reduce_operands(call.operation, call.recv, call.sources, team.size, call.elements)
     return DONE
 
 

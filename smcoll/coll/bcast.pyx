@@ -11,7 +11,7 @@ cdef enum:
     STEP_SLICE = 2
 
 
-cdef int bcast_scatter_allgather(Call *call) noexcept nogil:
+cdef api int bcast_scatter_allgather(Call *call) noexcept nogil:
     """Each rank copies a slice from the root, then all slices from each other.
 
     So the root's memory is read once, not once for each rank (Thakur, Rabenseifner & Gropp 2005).

@@ -21,15 +21,15 @@ from smcoll.coll.allgather cimport (
 )
 from smcoll.coll.allreduce cimport allreduce_all_read, allreduce_tiled
 from smcoll.coll.pipeline cimport (
-    SECTION_STEPS, Call, Plan, Section, complete, heard, heard_all, plan_call, post, reduce_into,
-    region, writable,
+    SECTION_STEPS, STEP_IN, Call, Plan, Section, complete, heard, heard_all, plan_call, post,
+    reduce_into, region, writable,
 )
 from smcoll.coll.peer_buffers cimport (
     PeerBuffers, end_in_agreement, find, learn_buffers, own_offset, publish_buffers, read_offset,
     still_in_the_call,
 )
 from smcoll.coll.reduce cimport reduce_tiled
-from smcoll.coll.tiled cimport STEP_IN, STEP_RESULT, copy_in_others, copy_out_others, tile
+from smcoll.coll.tiled cimport STEP_RESULT, copy_in_others, copy_out_others, tile
 from smcoll.coll.tree cimport bcast_fan_out, reduce_fan_in
 from smcoll.datatype.convertor cimport Convertor, copy_message, unpack_next
 from smcoll.kernels.kernels cimport copy_result, reduce_operands, strip_bytes
@@ -91,7 +91,7 @@ cdef int exchange_buffers(Call *call, bint *nobody_stages, bint *all_stage) noex
     return DONE
 
 
-cdef int allreduce_shared_heap(Call *call) noexcept nogil:
+cdef api int allreduce_shared_heap(Call *call) noexcept nogil:
     """Every rank reduces its slice of all operands and writes it into every rank's result.
 
     LHS 2.4's tiled reduction on the arrays themselves. Operands are combined in rank order.
@@ -109,7 +109,7 @@ cdef int allreduce_shared_heap(Call *call) noexcept nogil:
     return reduce_slices(call, nobody_stages)
 
 
-cdef int reduce_shared_heap(Call *call) noexcept nogil:
+cdef api int reduce_shared_heap(Call *call) noexcept nogil:
     """The same, into the root's result only."""
     cdef Plan shorter
     cdef bint nobody_stages = False, all_stage = False
@@ -254,7 +254,7 @@ cdef enum:
     BCAST_READ = 2             # this rank has them
 
 
-cdef int bcast_shared_heap(Call *call) noexcept nogil:
+cdef api int bcast_shared_heap(Call *call) noexcept nogil:
     """One plain copy out of the root's array by each rank; the fan-out tree where it stages.
 
     The root publishes where its data lie in a segment of its own, and goes on when all have posted
@@ -331,7 +331,7 @@ cdef inline bint is_staged(Call *call, int rank) noexcept nogil:
     return call.sources[rank] == NULL and lengths(call)[rank] > 0
 
 
-cdef int allgather_shared_heap(Call *call) noexcept nogil:
+cdef api int allgather_shared_heap(Call *call) noexcept nogil:
     """Every rank copies all blocks out of the other ranks' arrays."""
     cdef Gathering *blocks = <Gathering *> call.details
     cdef int rank, status

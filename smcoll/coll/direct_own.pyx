@@ -5,12 +5,14 @@ A rank whose result overlaps its operand (in place) stages that: others may stil
 the result overwrites. Operands are combined in rank order.
 """
 
-from smcoll.coll.pipeline cimport Section, complete, heard, occupy, plan_call
+from smcoll.coll.pipeline cimport (
+    STEP_IN, Call, Section, complete, heard, occupy, plan_call,
+)
 from smcoll.coll.peer_buffers cimport (
     PeerBuffers, end_in_agreement, learn_buffers, own_offset, publish_buffers,
 )
 from smcoll.coll.reduce_scatter cimport (
-    copy_in_pieces, piece_of_block, reduce_piece, reduce_scatter_direct,
+    Partition, copy_in_pieces, piece_of_block, reduce_piece, reduce_scatter_direct,
 )
 from smcoll.coll.scan cimport (
     copy_in_for_higher, operands_of, reduce_vectors, scan_chain, scan_direct,
@@ -18,9 +20,6 @@ from smcoll.coll.scan cimport (
 from smcoll.kernels.kernels cimport reduce_operands
 from smcoll.memory.heap cimport STAGED
 from smcoll.sync.team cimport DONE, Team
-
-cdef enum:
-    STEP_IN = 1                # as the staged forms post it
 
 
 # Where each rank's operand lies, NULL where it is staged: behind the scratch for a reduction.
@@ -62,7 +61,7 @@ cdef int heard_staged(Call *call, Section *section, int ranks) noexcept nogil:
 
 # ---------------------------------------------------------------------- reduce-scatter
 
-cdef int reduce_scatter_shared_heap(Call *call) noexcept nogil:
+cdef api int reduce_scatter_shared_heap(Call *call) noexcept nogil:
     """Every rank reduces its own block of all vectors, straight to its result."""
     cdef const Partition *blocks = <const Partition *> call.details
     cdef Team *team = call.team
@@ -113,7 +112,7 @@ cdef int reduce_own_piece(Call *call, Section *section) noexcept nogil:
 
 # ---------------------------------------------------------------------- scan
 
-cdef int scan_shared_heap(Call *call) noexcept nogil:
+cdef api int scan_shared_heap(Call *call) noexcept nogil:
     """Every rank reduces the vectors of the ranks before it."""
     cdef Team *team = call.team
     cdef int rank, staging, operands = operands_of(team.rank, call.exclusive)

@@ -27,14 +27,14 @@ before. The result in an excess domain overwrites the version that was given awa
 """
 
 from smcoll.coll.pipeline cimport (
-    Section, combine, complete, deliver, half_of_region, heard, occupy_two_halves, plan_call, post,
-    put, writable,
+    STEP_IN, Call, Section, combine, complete, deliver, half_of_region, heard, occupy_two_halves,
+    plan_call, post, put, writable,
 )
 from smcoll.sync.domains cimport Domains, DomainView, Holders, index_in_domain, members_of
 from smcoll.sync.team cimport DONE
 
 cdef enum:
-    STEP_IN = 1
+    # From STEP_IN on.
     STEP_READY = 2             # + version: at most 2 + 31 steps
     STEP_RESULT = 40
 
@@ -88,7 +88,7 @@ def source(Domains domains, int rank, int step):
     return before(&domains.view, &roles, rank, step, 1) if step < steps else None
 
 
-cdef int allreduce_dissemination(Call *call) noexcept nogil:
+cdef api int allreduce_dissemination(Call *call) noexcept nogil:
     """Take the excess ranks' data, disseminate, give them the result."""
     cdef Roles roles
     deal_roles(call.team.domains, &roles)

@@ -1,7 +1,7 @@
 from smcoll.coll.pipeline cimport Call, Section
 
 cdef enum:
-    STEP_IN = 1                # own data are in the region
+    # From STEP_IN on.
     STEP_FOLDED = 2            # own half of a folded pair is reduced
     STEP_READY = 3             # + s: ready for step s of the power-of-two part
 
@@ -22,7 +22,6 @@ cdef inline int steps_of(int ranks) noexcept nogil:
     return steps
 
 
-cdef int copy_in(Call *call, Section *section) noexcept nogil
 cdef int pair_off(Call *call, Section *section, size_t result) noexcept nogil
 cdef int halve(Call *call, Section *section) noexcept nogil
 cdef int gather_slices(Call *call, Section *section) noexcept nogil

@@ -5,9 +5,9 @@ M - N - 1 (the paper prints M - N, one pair too many). A pair first folds: each 
 data, the lower one copies the other half from the higher; then the ranks below N go on.
 """
 
-from smcoll.coll.pairwise cimport STEP_FOLDED, STEP_IN, STEP_READY, power_of_two, steps_of
+from smcoll.coll.pairwise cimport STEP_FOLDED, STEP_READY, power_of_two, steps_of
 from smcoll.coll.pipeline cimport (
-    Call, Section, combine, deliver, heard, offer, post, put, region,
+    STEP_IN, Call, Section, combine, deliver, heard, post, put, region,
 )
 from smcoll.sync.team cimport DONE
 
@@ -29,11 +29,6 @@ cdef inline void keep_half(int rank, int distance, size_t *begin, size_t *end) n
         begin[0] = middle
     else:
         end[0] = middle
-
-
-cdef int copy_in(Call *call, Section *section) noexcept nogil:
-    """Copy the section into the own region and say so."""
-    return offer(call, section, STEP_IN)
 
 
 cdef int fold(Call *call, Section *section, size_t result) noexcept nogil:

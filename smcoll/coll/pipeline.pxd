@@ -17,6 +17,7 @@ cdef enum:
     MAX_PHASES = 5
     SECTION_STEPS = 64         # flag values that one section may use; the last one says "read"
     STEP_READ = 63
+    STEP_IN = 1                # our vector, or what others need of it, is in our region
 
 
 # A section: the piece of the user's vector that goes through one segment.
@@ -212,6 +213,11 @@ cdef inline int offer(Call *call, Section *section, int step) noexcept nogil:
         section.nbytes)
     post(call, section, step)
     return DONE
+
+
+# A first phase: the own vector for all to read.
+cdef inline int copy_in(Call *call, Section *section) noexcept nogil:
+    return offer(call, section, STEP_IN)
 
 
 # Reduce `call.sources` into our region, for others to read. The sources are used up.

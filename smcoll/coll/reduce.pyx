@@ -1,7 +1,7 @@
 """Reduce in slices, one a rank, which the root gathers (GS 3.2). Along trees: ``tree``."""
 
-from smcoll.coll.pairwise cimport copy_in, gather_slices, halve
-from smcoll.coll.pipeline cimport Section, complete, plan_call
+from smcoll.coll.pairwise cimport gather_slices, halve
+from smcoll.coll.pipeline cimport Section, complete, copy_in, plan_call
 from smcoll.coll.tiled cimport (
     copy_in_others, copy_out_at_root, reduce_cyclically_for_root, reduce_own_slice_for_root,
 )

@@ -7,7 +7,7 @@ Operands are combined in rank order.
 
 from smcoll.barrier cimport publish, wait_line
 from smcoll.coll.pipeline cimport (
-    Section, complete, heard_all, occupy, plan_call, post, put, reduce_from, region,
+    STEP_IN, Section, complete, heard_all, occupy, plan_call, post, put, reduce_from, region,
     stores_of_others, writable,
 )
 from smcoll.coll.stores cimport UNKNOWN_STORES
@@ -16,8 +16,7 @@ from smcoll.segment cimport Line, exchange_line
 from smcoll.sync.team cimport DONE, next_rank
 
 cdef enum:
-    STEP_IN = 1
-    LINE = 64                  # pieces are cut at cache lines
+    CACHE_LINE = 64            # pieces are cut at cache lines
 
 
 cdef int reduce_scatter_direct_inline(Call *call) noexcept nogil:
@@ -48,8 +47,8 @@ cdef int reduce_scatter_direct_inline(Call *call) noexcept nogil:
 cdef size_t piece_of_block(int ranks, size_t section_bytes, size_t element_size) noexcept nogil:
     """Bytes of each block in one section; 0 where not even an element fits."""
     cdef size_t piece = section_bytes // <size_t> ranks
-    if piece > LINE:
-        piece -= piece % LINE
+    if piece > CACHE_LINE:
+        piece -= piece % CACHE_LINE
     return piece - piece % element_size
 
 

@@ -12,16 +12,13 @@ from libc.stdint cimport uint64_t
 
 from smcoll.barrier cimport acquire_slot_waiting, publish, release_slot, take_inline_slot, wait_line
 from smcoll.coll.pipeline cimport (
-    Section, complete, heard, offer, plan_call, post, put, reduce_for_all, reduce_from, region,
-    stores_of, writable,
+    STEP_IN, Section, complete, heard, offer, plan_call, post, put, reduce_for_all, reduce_from,
+    region, stores_of, writable,
 )
 from smcoll.coll.stores cimport UNKNOWN_STORES
 from smcoll.kernels.kernels cimport copy_bytes, reduce_operands
 from smcoll.segment cimport Line, rooted_line
 from smcoll.sync.team cimport DONE, BankCursor
-
-cdef enum:
-    STEP_IN = 1
 
 
 cdef int scan_direct_inline(Call *call) noexcept nogil:

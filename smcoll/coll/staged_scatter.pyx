@@ -19,7 +19,10 @@ lies at the beginning of the vector: what a section's blocks overwrite belongs t
 to earlier ones, which every rank has copied in or reduced by then.
 """
 
-from smcoll.coll.pipeline cimport Section, complete, deliver, heard, plan_call, post, region
+from smcoll.coll.pipeline cimport (
+    Call, Section, complete, deliver, heard, plan_call, post, region,
+)
+from smcoll.coll.reduce_scatter cimport Partition
 from smcoll.coll.tiled_hierarchical cimport (
     copy_from_holders, copy_in_for_domain, heard_holders, plan_domains, reduce_across_domains,
     reduce_in_domain, tile_of,
@@ -34,22 +37,22 @@ cdef enum:
     STEP_SCATTERED = 4
 
 
-cdef int reduce_scatter_tree_one_stage(Call *call) noexcept nogil:
+cdef api int reduce_scatter_tree_one_stage(Call *call) noexcept nogil:
     """Up a tree, then each rank copies its block from rank 0."""
     return reduce_scatter_tree(call, 1)
 
 
-cdef int reduce_scatter_tree_two_stage(Call *call) noexcept nogil:
+cdef api int reduce_scatter_tree_two_stage(Call *call) noexcept nogil:
     """Up a tree, then by way of the leaders of domains."""
     return reduce_scatter_tree(call, 2)
 
 
-cdef int reduce_scatter_tiled_one_stage(Call *call) noexcept nogil:
+cdef api int reduce_scatter_tiled_one_stage(Call *call) noexcept nogil:
     """In tiles, then each rank copies its block from their holders."""
     return reduce_scatter_tiled(call, 1)
 
 
-cdef int reduce_scatter_tiled_two_stage(Call *call) noexcept nogil:
+cdef api int reduce_scatter_tiled_two_stage(Call *call) noexcept nogil:
     """In tiles, then by way of the leaders of domains."""
     return reduce_scatter_tiled(call, 2)
 

@@ -2,7 +2,7 @@ from smcoll.coll.pipeline cimport Call, Section
 from smcoll.sync.domains cimport Holders
 
 cdef enum:
-    STEP_IN = 1                # our vector, but for our own tile, is in our region
+    # Behind STEP_IN.
     STEP_TILE = 2              # our tile is reduced over the domains below ours in the tree
     STEP_RESULT = 3            # our tile of the result is in our region
 

@@ -23,8 +23,8 @@ caches. Tiles are cut at cache lines, so no line has two writers.
 """
 
 from smcoll.coll.pipeline cimport (
-    complete, deliver, heard, plan_call, post, put, reduce_into, reduce_operands_into, region,
-    writable,
+    STEP_IN, complete, deliver, heard, plan_call, post, put, reduce_into, reduce_operands_into,
+    region, writable,
 )
 from smcoll.coll.tiled cimport cut
 from smcoll.sync.domains cimport index_in_domain, members_of, n_ary_tree_of_domains

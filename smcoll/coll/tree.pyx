@@ -146,6 +146,36 @@ cdef int pass_down(Call *call, Section *section) noexcept nogil:
     return DONE
 
 
+cdef int broadcast_inline(Call *call) noexcept nogil:
+    """In the flag lines: a child reads its parent's, one with children passes it on."""
+    cdef Team *team = call.team
+    cdef BankCursor slot
+    cdef uint64_t value = take_inline_slot(team, &slot)
+    cdef Line *own = rooted_line(&team.layout, team.base, team.rank, slot.bank, slot.slot)
+    cdef Line *line
+    cdef int status
+    if call.down.parent >= 0:
+        line = rooted_line(&team.layout, team.base, call.down.parent, slot.bank, slot.slot)
+        team.may_sleep = team.sleeping
+        status = wait_line(team, line, value, call.down.parent)
+        team.may_sleep = NO_SLEEP
+        if status != DONE:
+            return status
+        copy_bytes(call.recv, line.payload, call.nbytes)
+    if call.down.count > 0:
+        status = acquire_slot_waiting(team, &slot)
+        if status != DONE:
+            return status
+        # The root's data lie in `recv`, too: a Bcast has one buffer, an Allreduce has reduced into
+        # it.
+        copy_bytes(own.payload, call.recv, call.nbytes)
+        publish(team, own, value)
+        if team.sleeping != NO_SLEEP:
+            wake_sleepers(team, &own.flag)
+    release_slot(team, &slot)
+    return DONE
+
+
 # ---------------------------------------------------------------------- Reduce
 
 cdef int reduce_fan_in(Call *call) noexcept nogil:
@@ -214,65 +244,6 @@ cdef int combine_children(Call *call, Section *section, char *out,
     return DONE
 
 
-# ---------------------------------------------------------------------- Allreduce
-
-cdef int allreduce_fan_in_fan_out(Call *call) noexcept nogil:
-    """Fan-in of radix n to rank 0, fan-out of radix m from it (GS 3.1)."""
-    up_by_radix(call, 0)
-    down_by_radix(call, 0)
-    return reduce_and_broadcast(call)
-
-
-cdef int allreduce_reduce_broadcast(Call *call) noexcept nogil:
-    """Up an n-ary tree to rank 0, down in two stages (LHS 2.2)."""
-    up_n_ary(call, 0)
-    down_in_two_stages(call, 0)
-    return reduce_and_broadcast(call)
-
-
-cdef int reduce_and_broadcast(Call *call) noexcept nogil:
-    cdef int status
-    if call.in_lines:
-        # Two slots.
-        status = reduce_inline(call)
-        return broadcast_inline(call) if status == DONE else status
-    plan_call(call, 2, call.plan.section_bytes, False)
-    call.phase[0] = reduce_up
-    call.phase[1] = pass_down
-    return complete(call)
-
-
-# ---------------------------------------------------------------------- short messages
-
-cdef int broadcast_inline(Call *call) noexcept nogil:
-    """In the flag lines: a child reads its parent's, one with children passes it on."""
-    cdef Team *team = call.team
-    cdef BankCursor slot
-    cdef uint64_t value = take_inline_slot(team, &slot)
-    cdef Line *own = rooted_line(&team.layout, team.base, team.rank, slot.bank, slot.slot)
-    cdef Line *line
-    cdef int status
-    if call.down.parent >= 0:
-        line = rooted_line(&team.layout, team.base, call.down.parent, slot.bank, slot.slot)
-        team.may_sleep = team.sleeping
-        status = wait_line(team, line, value, call.down.parent)
-        team.may_sleep = NO_SLEEP
-        if status != DONE:
-            return status
-        copy_bytes(call.recv, line.payload, call.nbytes)
-    if call.down.count > 0:
-        status = acquire_slot_waiting(team, &slot)
-        if status != DONE:
-            return status
-        # A root's data lie there, too: a Bcast has one buffer, an Allreduce has reduced into it.
-        copy_bytes(own.payload, call.recv, call.nbytes)
-        publish(team, own, value)
-        if team.sleeping != NO_SLEEP:
-            wake_sleepers(team, &own.flag)
-    release_slot(team, &slot)
-    return DONE
-
-
 cdef int reduce_inline(Call *call) noexcept nogil:
     """In the flag lines: the children's data onto the own ones, in rounds."""
     cdef Team *team = call.team
@@ -309,6 +280,34 @@ cdef int reduce_inline(Call *call) noexcept nogil:
         publish(team, own, value)
     release_slot(team, &slot)
     return DONE
+
+
+# ---------------------------------------------------------------------- Allreduce
+
+cdef int allreduce_fan_in_fan_out(Call *call) noexcept nogil:
+    """Fan-in of radix n to rank 0, fan-out of radix m from it (GS 3.1)."""
+    up_by_radix(call, 0)
+    down_by_radix(call, 0)
+    return reduce_and_broadcast(call)
+
+
+cdef int allreduce_reduce_broadcast(Call *call) noexcept nogil:
+    """Up an n-ary tree to rank 0, down in two stages (LHS 2.2)."""
+    up_n_ary(call, 0)
+    down_in_two_stages(call, 0)
+    return reduce_and_broadcast(call)
+
+
+cdef int reduce_and_broadcast(Call *call) noexcept nogil:
+    cdef int status
+    if call.in_lines:
+        # One slot for the way up, one for the way down.
+        status = reduce_inline(call)
+        return broadcast_inline(call) if status == DONE else status
+    plan_call(call, 2, call.plan.section_bytes, False)
+    call.phase[0] = reduce_up
+    call.phase[1] = pass_down
+    return complete(call)
 
 
 # ---------------------------------------------------------------------- Barrier

@@ -12,7 +12,7 @@ cdef class CallProtocol:
     cdef Member member
     cdef FailureDetector failures
     cdef Team *team
-    cdef bint is_later_stage   # the next call is one of a call of the user's that the peers are in
+    cdef bint is_later_stage   # the next call is a later stage of one call of the user's
 
     cdef int enter(self) except -1
     cdef int enter_without_gil(self) noexcept nogil

@@ -46,7 +46,8 @@ from smcoll.base.signature cimport (
 )
 from smcoll.coll.pipeline cimport Plan
 from smcoll.engine.member cimport Member
-from smcoll.engine.plans cimport SIZE_CLASSES, Plans, pack_news, size_class
+from smcoll.engine.news cimport pack_news
+from smcoll.engine.plans cimport SIZE_CLASSES, Plans, size_class
 from smcoll.segment cimport SAMPLES, Sample, samples_of, told_by
 from smcoll.sync.team cimport Team
 

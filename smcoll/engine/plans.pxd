@@ -4,6 +4,7 @@ from libc.stdint cimport uint64_t
 from smcoll.base.atomics cimport load_relaxed
 from smcoll.base.signature cimport COLLECTIVES
 from smcoll.coll.pipeline cimport Plan
+from smcoll.engine.news cimport News
 from smcoll.sync.team cimport Team
 from smcoll.sync.trees cimport Tree
 
@@ -27,39 +28,6 @@ cdef struct Choice:
     Plan plan
 
 
-# What rank 0 tells the others in one word (segment.pxd: told_by): a class follows a variant of its
-# plan, for good or on trial. From the lowest bit up: variant (8 bits; 0: the table's row), class
-# (5), collective (5), whether it is a trial (1), `after` (45).
-cdef struct News:
-    uint64_t after             # holds where the caller has been in so many of the user's calls
-    int collective, size_class, variant
-    bint is_trial
-
-
-cdef enum:
-    TRIAL_CALLS = 10           # of the class, from there on
-
-
-cdef inline uint64_t pack_news(uint64_t after, bint is_trial, int collective, int size_class,
-                               int variant) noexcept nogil:
-    return (after << 19 | <uint64_t> is_trial << 18 | <uint64_t> collective << 13
-            | <uint64_t> size_class << 8 | <uint64_t> variant)
-
-
-cdef inline uint64_t after_in(uint64_t word) noexcept nogil:
-    return word >> 19
-
-
-cdef inline News unpack_news(uint64_t word) noexcept nogil:
-    cdef News news
-    news.after = after_in(word)
-    news.is_trial = <int> (word >> 18) & 1
-    news.collective = <int> (word >> 13) & 31
-    news.size_class = <int> (word >> 8) & 31
-    news.variant = <int> word & 255
-    return news
-
-
 @cython.final
 cdef class Plans:
     cdef readonly dict decisions
@@ -77,8 +45,8 @@ cdef class Plans:
     cdef uint64_t heeded       # the last word
     cdef News trial            # what it said, where that is one,
     cdef int trial_left        # and how many of its calls this rank has still to enter
-    cdef bint follows          # a trial is on, or a class follows another row than the table's:
-    cdef int differing         # so many do
+    cdef bint follows          # a trial is on, or a class follows another row than the table's
+    cdef int differing         # how many classes follow another row than the table's
     cdef Plan *variants[COLLECTIVES]
     cdef int variant_counts[COLLECTIVES]
     cdef int variant_of[COLLECTIVES][SIZE_CLASSES]     # 0: what the table says

@@ -7,6 +7,7 @@ from libc.stdlib cimport calloc, free
 from smcoll.base.atomics cimport load_relaxed, load_relaxed_int
 from smcoll.base.signature cimport COLLECTIVES
 from smcoll.coll.pipeline cimport Plan
+from smcoll.engine.news cimport TRIAL_CALLS, News, after_in, unpack_news
 from smcoll.sync.team cimport Team
 from smcoll.sync.trees cimport Tree
 

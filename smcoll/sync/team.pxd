@@ -93,8 +93,8 @@ cdef struct Team:
     const DomainView *domains  # where the ranks lie
     int *scratch               # room for two lists of ranks
     # How to wait (agreed once per communicator).
-    int spin                   # polls before a wait yields: `polls`, or 0 where another rank was
-    int polls                  # last seen on this one's CPU
+    int polls                  # before a wait yields, where this rank has its CPU for itself
+    int spin                   # the same now: 0 while another rank was last seen on this CPU
     bint oversubscribed
     # By collective, from how many bytes on (SIZE_MAX: never) ...
     size_t streaming_from[COLLECTIVES]    # ... a rank's result is written around the caches

@@ -9,8 +9,8 @@ cdef enum:
     # In ns: ranks outnumber CPUs, others could use this one.
     SLEEP_AFTER_SHARED = 1_000_000
 
-# Asked again and again in a wait. Sets team.awaited_rank where it answers no, or leaves it at -1:
-# what MPI brings.
+# Asked again and again in a wait. Where it answers no, it may set team.awaited_rank: to the rank
+# that is waited for, or to -1 for what MPI brings.
 ctypedef bint (*condition)(void *context) noexcept nogil
 
 
@@ -40,7 +40,7 @@ cdef inline bint reached(const uint64_t *flag, uint64_t value) noexcept nogil:
     return <int64_t> (load_acquire(flag) - value) >= 0
 
 
-# Whoever waits in a call that this rank has begun, too.
+# At the start of a call: wake the ranks that sleep in a long wait, perhaps for this one.
 cdef inline void wake_who_sleeps(Team *team) noexcept nogil:
     cdef int64_t now, before
     cdef int i

@@ -1,4 +1,4 @@
-/* Exchange slots and inline slots: smcoll/coll/inline.pyx, barrier.pyx (barrier_all_read, acquire_slot),
+/* Exchange slots and inline slots: smcoll/coll/allreduce.pyx, barrier.pyx (barrier_all_read, acquire_slot),
  * barrier.pxd (publish, wait_line, release_slot).
  *
  * Every sequence of PERIOD calls, repeated up to CALLS calls: exchange (Allreduce, Barrier,

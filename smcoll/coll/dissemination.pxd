@@ -1,4 +1,0 @@
-from smcoll.coll.pipeline cimport Call
-
-
-cdef int allreduce_dissemination(Call *call) noexcept nogil

@@ -1,4 +1,0 @@
-from smcoll.coll.pipeline cimport Call
-
-
-cdef int allreduce_all_read_inline(Call *call) noexcept nogil
