@@ -20,10 +20,10 @@ _HOMES = {
     "Cartcomm": "comm.comm", "Comm": "comm.comm", "Distgraphcomm": "comm.comm",
     "Graphcomm": "comm.comm", "Intercomm": "comm.comm", "wrap": "comm.comm", "Config": "config",
     "Error": "errors", "MismatchError": "errors", "PeerError": "errors", "SegmentError": "errors",
-    "TopologyError": "errors", "WaitTimeout": "errors", "install": "comm.installation",
-    "uninstall": "comm.installation", "array": "memory.heap_arrays", "empty": "memory.heap_arrays",
+    "TopologyError": "errors", "WaitTimeout": "errors", "install": "interpose.installation",
+    "uninstall": "interpose.installation", "array": "memory.heap_arrays", "empty": "memory.heap_arrays",
     "empty_like": "memory.heap_arrays", "is_shared": "memory.heap_arrays",
-    "zeros": "memory.heap_arrays",
+    "zeros": "memory.heap_arrays", "c_api": "comm.c_api",
 }
 
 _MODULES = {"algorithms", "config", "errors", "segment", "topology"}

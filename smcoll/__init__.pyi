@@ -9,8 +9,8 @@ from smcoll.comm.comm import Distgraphcomm as Distgraphcomm
 from smcoll.comm.comm import Graphcomm as Graphcomm
 from smcoll.comm.comm import Intercomm as Intercomm
 from smcoll.comm.comm import wrap as wrap
-from smcoll.comm.installation import install as install
-from smcoll.comm.installation import uninstall as uninstall
+from smcoll.interpose.installation import install as install
+from smcoll.interpose.installation import uninstall as uninstall
 from smcoll.config import Config as Config
 from smcoll.errors import Error as Error
 from smcoll.errors import MismatchError as MismatchError
@@ -25,5 +25,8 @@ from smcoll.memory.heap_arrays import is_shared as is_shared
 from smcoll.memory.heap_arrays import zeros as zeros
 
 __version__: str
+
+# A PyCapsule: the functions of smcoll.h.
+c_api: object
 
 def get_include() -> str: ...

@@ -285,6 +285,10 @@ class Config:
         0, _bytes_between(0, 1 << 50), "bytes",
         "from so many bytes handed out to other ranks on it is always done; 0: where it is faster, "
         "from 256 KiB on")
+    libraries: bool = _setting(
+        False, _boolean, "",
+        "with install() and smcoll run: collectives that C libraries call go through shared "
+        "memory, too; libraries that are loaded after it")
     verbose: bool = _setting(
         False, _boolean, "", "one line on stderr for each communicator, and statistics at exit")
     disable: bool = _setting(False, _boolean, "", "everything goes to MPI")

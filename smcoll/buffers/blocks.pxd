@@ -43,6 +43,7 @@ cdef class Sides:
 
 ctypedef Blocks (*blocks_parser)(object, bint, int)
 
+cdef Blocks new_blocks(int ranks, bint vector)
 cdef int check_message(Specification spec) except -1
 cdef int read_integers(object sequence, int ranks, Py_ssize_t *integers) except -1
 cdef Blocks parse_blocks(object spec, bint writable, int ranks)

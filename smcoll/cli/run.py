@@ -32,6 +32,9 @@ def run_command(
     heap: Annotated[bool, typer.Option(
         "--heap", metavar=options.FLAG, show_default=False, rich_help_panel=options.PROGRAM,
         help="numpy's larger arrays into shared heaps (SMCOLL_HEAP=1).")] = False,
+    libraries: Annotated[bool, typer.Option(
+        "--libraries", metavar=options.FLAG, show_default=False, rich_help_panel=options.PROGRAM,
+        help="Collectives that C libraries call, too (SMCOLL_LIBRARIES=1).")] = False,
     ranks: Annotated[int | None, typer.Option(
         "-n", "--ranks", min=1, metavar="N", show_default=False, rich_help_panel=options.RANKS,
         help="Start so many; without it run in this process, a rank or not.")] = None,
@@ -55,6 +58,8 @@ def run_command(
     if heap:
         # Ranks started from here inherit it.
         os.environ["SMCOLL_HEAP"] = "1"
+    if libraries:
+        os.environ["SMCOLL_LIBRARIES"] = "1"
     on = selection.hosts(hosts, host_file)
     if on and ranks is None:
         ranks, = selection.rank_counts("", on)

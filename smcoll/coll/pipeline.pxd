@@ -60,6 +60,7 @@ cdef struct Call:
     const Operation *operation     # NULL where nothing is reduced
     int root
     const void **sources       # scratch: `team.size` operands, and twice as much behind them
+    bint holds_gil             # the calling thread has it, and a wait may give it up
     # ... and by the engine that carries it out.
     Team *team
     const Plan *plan

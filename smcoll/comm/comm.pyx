@@ -111,7 +111,7 @@ class Collectives(Reductions, Movement, Objects):
         if engine is None:
             count_fallback(self, "barrier")
             return MPI.Comm.Barrier(self)
-        engine.barrier_(engine.plans.choose(COLLECTIVE_BARRIER, 0))
+        engine.barrier_(engine.plans.choose(COLLECTIVE_BARRIER, 0), True)
 
     # ------------------------------------------------------------------ what it does and why
 
@@ -204,9 +204,10 @@ class Collectives(Reductions, Movement, Objects):
                            *row.evidence(nbytes))
 
     def stats(self):
-        """Rows ``{collective, algorithm, path, calls, bytes, seconds, direct_bytes}`` of this rank.
+        """Rows ``{collective, algorithm, path, calls, from_c, bytes, seconds, direct_bytes}``, this
+        rank's.
 
-        ``direct_bytes``: moved to and from other ranks' arrays without staging: in shared heaps,
+        ``from_c``: calls by C libraries. ``direct_bytes``: moved to and from other ranks' arrays without staging: in shared heaps,
         or read through the kernel.
         """
         return state_of(self).stats()

@@ -1,6 +1,9 @@
 from libc.stdint cimport int64_t
 
+from smcoll.buffers.blocks cimport Sides
 from smcoll.engine.engine cimport Engine
 
 
+cdef int move_rooted(Engine engine, int collective, Sides sides, int root) except -1
+cdef int move_to_all(Engine engine, Sides sides) except -1
 cdef list gather_counts(comm, Engine engine, int64_t mine)

@@ -54,8 +54,9 @@ class Movement:
             return MPI.Comm.Bcast(self, buf, root)
         if plain_array(buf, engine.rank != root, &message):
             check_root(engine, root)
-            if engine.bcast_(message.address, message.nbytes, root,
-                             engine.plans.choose(COLLECTIVE_BCAST, message.nbytes)) == CARRIED_OUT:
+            if engine.bcast_(COLLECTIVE_BCAST, message.address, message.nbytes, root,
+                             engine.plans.choose(COLLECTIVE_BCAST, message.nbytes),
+                             True) == CARRIED_OUT:
                 return
         else:
             spec = parse(buf, engine.rank != root)
@@ -143,16 +144,16 @@ cdef int broadcast(Engine engine, Specification spec, int root) except -1:
     cdef Message message = spec.message
     spec.lay_out()
     if spec.runs() == NULL:
-        return engine.bcast_(message.address, message.nbytes, root,
-                             engine.plans.choose(COLLECTIVE_BCAST, message.nbytes))
+        return engine.bcast_(COLLECTIVE_BCAST, message.address, message.nbytes, root,
+                             engine.plans.choose(COLLECTIVE_BCAST, message.nbytes), True)
     # Packed bytes go the way that contiguous ones would.
     cdef Convertor convertor
     cdef bytearray packed = bytearray(max(message.nbytes, <size_t> 1))
     spec.place(&convertor)
     if engine.rank == root:
         pack_next(&convertor, packed, message.nbytes)
-    cdef int path = engine.bcast_(packed, message.nbytes, root,
-                                  engine.plans.choose(COLLECTIVE_BCAST, message.nbytes))
+    cdef int path = engine.bcast_(COLLECTIVE_BCAST, packed, message.nbytes, root,
+                                  engine.plans.choose(COLLECTIVE_BCAST, message.nbytes), True)
     if path == CARRIED_OUT and engine.rank != root:
         unpack_next(&convertor, packed, message.nbytes)
     return path
@@ -164,28 +165,35 @@ cdef rooted(comm, int collective, blocks_parser parse_side, sendbuf, recvbuf, in
     cdef bint scatters = collective == COLLECTIVE_SCATTER
     cdef str name = "scatter" if scatters else "gather"
     cdef Sides sides
-    cdef Messages messages
-    cdef size_t nbytes
-    cdef int rank, mine, size
     if engine is None:
         count_fallback(comm, name)
         return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf, root)
-    mine, size = engine.rank, engine.size
     sides = rooted_sides(parse_side, sendbuf if scatters else recvbuf,
-                         recvbuf if scatters else sendbuf, scatters, root, mine, size)
+                         recvbuf if scatters else sendbuf, scatters, root, engine.rank,
+                         engine.size)
     check_root(engine, root)
     sides.lay_out()
-    messages = Messages(size)
+    if move_rooted(engine, collective, sides, root) == USE_MPI:
+        engine.through_mpi(name, partial(nonblocking(method), comm, sendbuf, recvbuf, root),
+                           root=root)
+
+
+cdef int move_rooted(Engine engine, int collective, Sides sides, int root) except -1:
+    """A Gather or Scatter between parsed sides: CARRIED_OUT, or USE_MPI where all agree on that."""
+    cdef bint scatters = collective == COLLECTIVE_SCATTER
+    cdef Messages messages = Messages(engine.size)
+    cdef size_t nbytes
+    cdef int rank, mine = engine.rank
     if engine.have_streams(stream_signature(collective, root)) == USE_MPI:
-        return engine.through_mpi(
-            name, partial(nonblocking(method), comm, sendbuf, recvbuf, root), root=root)
+        return USE_MPI
     # What is sent only the root knows: the choice may not depend on it.
     if scatters and (
             engine.plans.choose(COLLECTIVE_SCATTER, 0).algorithm == SCATTER_TWO_STAGE):
-        return scatter_in_two_stages(engine, sides, messages, root)
+        scatter_in_two_stages(engine, sides, messages, root)
+        return CARRIED_OUT
     if mine == root:
         nbytes = sides.blocks.total
-        for rank in range(size):
+        for rank in range(engine.size):
             if rank != root and scatters:
                 sides.blocks.send(messages, rank)
             elif rank != root:
@@ -201,6 +209,7 @@ cdef rooted(comm, int collective, blocks_parser parse_side, sendbuf, recvbuf, in
         else:
             messages.send(root, sides.message.message.address, nbytes, sides.message.runs())
     check_truncated(engine.exchange(collective, root, messages, nbytes))
+    return CARRIED_OUT
 
 
 cdef scatter_in_two_stages(Engine engine, Sides sides, Messages messages, int root):
@@ -320,23 +329,25 @@ cdef bytes pack_blocks(Blocks blocks, Holders members):
 cdef alltoall(comm, blocks_parser parse_side, sendbuf, recvbuf, str method):
     cdef Engine engine = engine_of(comm)
     cdef Sides sides
-    cdef Blocks send, recv
-    cdef Messages messages
-    cdef Transfer *message
-    cdef int i, mine, size
     if engine is None:
         count_fallback(comm, "alltoall")
         return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf)
-    mine, size = engine.rank, engine.size
-    sides = alltoall_sides(parse_side, sendbuf, recvbuf, size)
+    sides = alltoall_sides(parse_side, sendbuf, recvbuf, engine.size)
     sides.lay_out()
-    recv = sides.blocks
-    send = recv if sides.in_place else sides.sent
     if not sides.in_place:
-        check_aliases(send, recv)
-    messages = Messages(size)
+        check_aliases(sides.sent, sides.blocks)
+    if move_to_all(engine, sides) == USE_MPI:
+        engine.through_mpi("alltoall", partial(nonblocking(method), comm, sendbuf, recvbuf))
+
+
+cdef int move_to_all(Engine engine, Sides sides) except -1:
+    """An Alltoall between parsed sides, as ``move_rooted``."""
+    cdef Blocks recv = sides.blocks, send = sides.blocks if sides.in_place else sides.sent
+    cdef Messages messages = Messages(engine.size)
+    cdef Transfer *message
+    cdef int i, mine = engine.rank, size = engine.size
     if engine.have_streams(stream_signature(COLLECTIVE_ALLTOALL, 0)) == USE_MPI:
-        return engine.through_mpi("alltoall", partial(nonblocking(method), comm, sendbuf, recvbuf))
+        return USE_MPI
     for i in range(size - 1):
         # The next rank first: so that not all ranks write to the same one first.
         send.send(messages, (mine + 1 + i) % size)
@@ -348,8 +359,8 @@ cdef alltoall(comm, blocks_parser parse_side, sendbuf, recvbuf, str method):
         messages.keeps_own = True
         send.place(&messages.own, mine)
         recv.place(&messages.own_place, mine)
-    check_truncated(engine.exchange(COLLECTIVE_ALLTOALL, 0, messages,
-                                    send.total + recv.total))
+    check_truncated(engine.exchange(COLLECTIVE_ALLTOALL, 0, messages, send.total + recv.total))
+    return CARRIED_OUT
 
 
 cdef allgather(comm, blocks_parser parse_side, sendbuf, recvbuf, str method):
@@ -376,7 +387,7 @@ cdef allgather(comm, blocks_parser parse_side, sendbuf, recvbuf, str method):
         gathered.all.in_place = False
     if engine.allgather_(
             &gathered.all, COLLECTIVE_ALLGATHER,
-            engine.plans.choose(COLLECTIVE_ALLGATHER, gathered.all.longest)) == USE_MPI:
+            engine.plans.choose(COLLECTIVE_ALLGATHER, gathered.all.longest), True) == USE_MPI:
         return engine.through_mpi("allgather", partial(nonblocking(method), comm, sendbuf, recvbuf),
                                   nbytes=gathered.all.longest)
     check_truncated(gathered.all.truncated)
@@ -393,7 +404,7 @@ cdef list gather_counts(comm, Engine engine, int64_t mine):
     gathered.contribute(<char *> &mine, 8, NULL)
     all_numbers[engine.rank] = mine
     if engine.allgather_(&gathered.all, COLLECTIVE_ALLGATHER,
-                         engine.plans.choose(COLLECTIVE_ALLGATHER, 8)) == USE_MPI:
+                         engine.plans.choose(COLLECTIVE_ALLGATHER, 8), True) == USE_MPI:
         # Over several nodes only, as for objects.
         count_fallback(comm, "allgather")
         return MPI.Comm.allgather(comm, mine)

@@ -236,7 +236,7 @@ cdef list allgather_objects(comm, Engine engine, value, int collective, method):
         copy_bytes(packets + engine.rank * room, gathered.all.send.address,
                    gathered.all.send_bytes)
         if engine.allgather_(&gathered.all, collective,
-                             engine.plans.choose(COLLECTIVE_ALLGATHER, room)) == USE_MPI:
+                             engine.plans.choose(COLLECTIVE_ALLGATHER, room), True) == USE_MPI:
             # Over several nodes only: on one this stage needs no memory that could be refused.
             engine.call_is_over()
             count_fallback(comm, method)
@@ -281,8 +281,8 @@ cdef allgather_long(comm, Engine engine, const char *packets, size_t room, bytes
                 memories[rank] = PyBytes_FromStringAndSize(NULL, nbytes)
             gathered.room(rank, PyBytes_AS_STRING(memories[rank]), nbytes, NULL)
         if engine.allgather_(&gathered.all, collective,
-                             engine.plans.choose(COLLECTIVE_ALLGATHER, gathered.all.longest)
-                             ) == USE_MPI:
+                             engine.plans.choose(COLLECTIVE_ALLGATHER, gathered.all.longest),
+                             True) == USE_MPI:
             allgather_through_mpi(comm, engine, memories)
     except BaseException:
         engine.abandon()
@@ -315,8 +315,8 @@ cdef object bcast_object(comm, Engine engine, value, int root):
             memory = labelled(MPI.pickle.dumps(value))
             copy_bytes(packet, PyBytes_AS_STRING(memory),
                        min(<size_t> PyBytes_GET_SIZE(memory), room))
-        if engine.bcast_(packet, room, root, engine.plans.choose(COLLECTIVE_BCAST, room),
-                         COLLECTIVE_OBJECT_BCAST) == USE_MPI:
+        if engine.bcast_(COLLECTIVE_OBJECT_BCAST, packet, room, root,
+                         engine.plans.choose(COLLECTIVE_BCAST, room), True) == USE_MPI:
             engine.call_is_over()
             count_fallback(comm, "bcast")
             return MPI.Comm.bcast(comm, value, root)
@@ -334,9 +334,8 @@ cdef bytes bcast_long(comm, Engine engine, bytes memory, size_t nbytes, int root
     try:
         if memory is None:
             memory = PyBytes_FromStringAndSize(NULL, nbytes)
-        if engine.bcast_(PyBytes_AS_STRING(memory), nbytes, root,
-                         engine.plans.choose(COLLECTIVE_BCAST, nbytes),
-                         COLLECTIVE_OBJECT_BCAST) == USE_MPI:
+        if engine.bcast_(COLLECTIVE_OBJECT_BCAST, PyBytes_AS_STRING(memory), nbytes, root,
+                         engine.plans.choose(COLLECTIVE_BCAST, nbytes), True) == USE_MPI:
             together = bytearray(memory)
             engine.through_mpi("bcast", lambda: MPI.Comm.Ibcast(comm, [together, MPI.BYTE], root),
                                root=root)

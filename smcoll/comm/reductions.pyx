@@ -94,12 +94,13 @@ class Reductions:
                     if engine.reduction_(
                             COLLECTIVE_REDUCE, send.address, recv.address, recv.count,
                             recv.element_type, op_code, root,
-                            engine.plans.choose(COLLECTIVE_REDUCE, recv.nbytes)) == CARRIED_OUT:
+                            engine.plans.choose(COLLECTIVE_REDUCE, recv.nbytes),
+                            True) == CARRIED_OUT:
                         return
             elif plain_array(sendbuf, False, &send) and known(op_code, &send):
                 if engine.reduction_(
                         COLLECTIVE_REDUCE, send.address, NULL, send.count, send.element_type,
-                        op_code, root, engine.plans.choose(COLLECTIVE_REDUCE, send.nbytes)
+                        op_code, root, engine.plans.choose(COLLECTIVE_REDUCE, send.nbytes), True
                         ) == CARRIED_OUT:
                     return
         reduce_any(self, engine, sendbuf, recvbuf, op, op_code, root)
@@ -120,7 +121,7 @@ class Reductions:
             if engine.reduction_(
                     COLLECTIVE_ALLREDUCE, send.address, recv.address, recv.count,
                     recv.element_type, op_code, 0,
-                    engine.plans.choose(COLLECTIVE_ALLREDUCE, recv.nbytes)) == CARRIED_OUT:
+                    engine.plans.choose(COLLECTIVE_ALLREDUCE, recv.nbytes), True) == CARRIED_OUT:
                 return
         symmetric(self, engine, COLLECTIVE_ALLREDUCE, sendbuf, recvbuf, op, op_code)
 
@@ -291,7 +292,7 @@ cdef scan(comm, int collective, sendbuf, recvbuf, op):
     if plain_pair(sendbuf, recvbuf, op_code, &send, &recv):
         if engine.reduction_(
                 collective, send.address, recv.address, recv.count, recv.element_type, op_code, 0,
-                engine.plans.choose(collective, recv.nbytes)) == CARRIED_OUT:
+                engine.plans.choose(collective, recv.nbytes), True) == CARRIED_OUT:
             return
     symmetric(comm, engine, collective, sendbuf, recvbuf, op, op_code)
 
@@ -309,7 +310,7 @@ cdef reduce_parsed(comm, Engine engine, int collective, Specification send, Spec
         if engine.reduction_(collective, send.message.address,
                              recv.message.address if recv is not None else NULL,
                              send.message.count, send.message.element_type, op_code, root, plan,
-                             ) == CARRIED_OUT:
+                             True) == CARRIED_OUT:
             return
     else:
         staged = _Staged(send, recv, send.message.count, op)
@@ -403,7 +404,7 @@ cdef int reduce_plain_blocks(Engine engine, Message *send, Message *recv, recvco
             blocks.in_place = in_place
             path = engine.reduce_scatter_(
                 send.address, recv.address, &blocks, send.element_type, op_code,
-                engine.plans.choose(COLLECTIVE_REDUCE_SCATTER, send.nbytes))
+                engine.plans.choose(COLLECTIVE_REDUCE_SCATTER, send.nbytes), True)
     finally:
         free(begin)
         free(counts)
@@ -444,7 +445,7 @@ cdef scatter_reduction(comm, Engine engine, Specification send, Specification re
         if staged is None:
             blocks.in_place = in_place
             path = engine.reduce_scatter_(send.message.address, recv.message.address, &blocks,
-                                          send.message.element_type, op_code, plan)
+                                          send.message.element_type, op_code, plan, True)
         elif staged.possible and engine.holds(plan, unit):
             blocks.in_place = False
             if staged.typemap is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from mpi4py import MPI
 
@@ -19,6 +20,8 @@ class Report:
         self.rank: int | None = None
         self.sums: dict[tuple[str, ...], list] = {}
         self.learned: list[str] = []
+        # Each adds what it knows before the table is printed.
+        self.sources: list[Callable[[Report], None]] = []
 
     def announce(self, comm: MPI.Comm, reason: str) -> None:
         """One line for a communicator that is about to be used, by its rank 0."""
@@ -33,17 +36,26 @@ class Report:
         self.learned += learned
         for row in rows:
             key = (row["collective"], row["path"], row.get("reason", row["algorithm"]))
-            sums = self.sums.setdefault(key, [0, 0, 0.0])
-            for i, field in enumerate(("calls", "bytes", "seconds")):
+            sums = self.sums.setdefault(key, [0, 0, 0.0, 0])
+            for i, field in enumerate(("calls", "bytes", "seconds", "from_c")):
                 sums[i] += row[field]
+
+    def add_left_to_mpi(self, calls_from_c: dict[str, int], reason: str) -> None:
+        """Calls of C libraries that MPI carried out, by collective."""
+        for name, calls in calls_from_c.items():
+            self.sums[name.lower(), "MPI", reason] = [calls, 0, 0.0, calls]
 
     def print_table(self) -> None:
         """All that was added since the last table, on standard error."""
+        for add_more in self.sources:
+            add_more(self)
         sums, self.sums = self.sums, {}
         if self.rank != 0 or not sums:
             return
         lines = [("collective", "calls", "bytes", "seconds", "path", "algorithm, or why MPI")]
-        for (collective, path, reason), (calls, nbytes, seconds) in sorted(sums.items()):
+        for (collective, path, reason), (calls, nbytes, seconds, from_c) in sorted(sums.items()):
+            if 0 < from_c:
+                reason += f" ({'all' if from_c == calls else from_c} from C)"
             # Calls that went to MPI at once are counted, not measured.
             measured = (str(nbytes), f"{seconds:.6f}") if seconds else ("-", "-")
             lines.append((collective, str(calls), *measured, path, reason))

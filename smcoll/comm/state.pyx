@@ -100,13 +100,13 @@ cdef class State:
                     if self.engine.data_refused or self.engine.streams_refused else
                     "its elements overlap, or do not fit a data region")
         rows += [{"collective": name, "algorithm": "MPI's own", "path": "MPI", "calls": calls,
-                  "bytes": 0, "seconds": 0.0, "direct_bytes": 0, "reason": self.reason}
+                  "from_c": 0, "bytes": 0, "seconds": 0.0, "direct_bytes": 0, "reason": self.reason}
                  for name, calls in self.mpi_calls.items()]
         return rows
 
 
 _live_states = weakref.WeakSet()
-_report = Report()
+_report = report = Report()
 
 
 def _disown_all():

@@ -14,13 +14,12 @@ cdef class CallProtocol:
     cdef Team *team
     cdef bint is_later_stage   # the next call is a later stage of one call of the user's
 
-    cdef int enter(self) except -1
-    cdef int enter_without_gil(self) noexcept nogil
+    cdef int enter(self, bint holds_gil) except -1 nogil
+    cdef int try_to_enter(self) noexcept nogil
     cdef int explain_refusal(self, int status) except -1
-    cdef int leave(self, int status) except -1
-    cdef int leave_without_gil(self, int status) except -1 nogil
+    cdef int leave(self, int status) except -1 nogil
     cdef int leave_for_good(self, int status) except -1
     cdef void turn_away(self) noexcept
-    cdef void take_gil_back(self) noexcept
-    cdef void release_gil(self) noexcept
+    cdef void take_gil_back(self) noexcept nogil
+    cdef void release_gil(self) noexcept nogil
     cdef int wait_outside(self, condition holds, void *context, int64_t sleep_after) noexcept

@@ -43,15 +43,19 @@ cdef class CallProtocol:
         self.failures = failures
         self.team = &member.team
 
-    cdef int enter(self) except -1:
-        """Before a call publishes anything: what is wrong here stays here (protocol rule 13)."""
-        cdef int status = self.enter_without_gil()
+    cdef int enter(self, bint holds_gil) except -1 nogil:
+        """Before a call publishes anything: what is wrong here stays here (protocol rule 13).
+
+        ``holds_gil``: this thread has it, and waits may give it up.
+        """
+        cdef int status = self.try_to_enter()
         if status != DONE:
-            self.explain_refusal(status)
-        self.team.holds_gil = True
+            with gil:
+                self.explain_refusal(status)
+        self.team.holds_gil = holds_gil
         return 0
 
-    cdef int enter_without_gil(self) noexcept nogil:
+    cdef int try_to_enter(self) noexcept nogil:
         cdef int status
         if self.member.unusable:
             return UNUSABLE
@@ -85,17 +89,9 @@ cdef class CallProtocol:
         else:
             unlock(&self.team.status.busy)
 
-    cdef int leave(self, int status) except -1:
+    cdef int leave(self, int status) except -1 nogil:
+        """After it: raises why the call failed. The GIL is as it was on entry."""
         self.take_gil_back()
-        if self.member.closed:
-            return self.leave_for_good(status)
-        unlock(&self.team.status.busy)
-        if status != DONE:
-            self.failures.fail(status)
-        return 0
-
-    cdef int leave_without_gil(self, int status) except -1 nogil:
-        """The same for a caller that has not got the GIL."""
         if self.member.closed:
             with gil:
                 return self.leave_for_good(status)
@@ -113,13 +109,13 @@ cdef class CallProtocol:
             raise error or MPI.Exception(MPI.ERR_COMM)
         return 0
 
-    cdef void take_gil_back(self) noexcept:
+    cdef void take_gil_back(self) noexcept nogil:
         # A wait may have given it up: nothing of Python may be touched before this.
         if self.team.thread_state != NULL:
             PyEval_RestoreThread(self.team.thread_state)
             self.team.thread_state = NULL
 
-    cdef void release_gil(self) noexcept:
+    cdef void release_gil(self) noexcept nogil:
         self.team.thread_state = PyEval_SaveThread()
 
     cdef int wait_outside(self, condition holds, void *context, int64_t sleep_after) noexcept:

@@ -25,29 +25,33 @@ cdef class Engine:
     cdef int instruction_set
     cdef const void **sources  # room for every rank's operands, where they lie in one memory
     cdef size_t inline_size, rooted_inline_size    # bytes that a rank's flag lines hold
+    cdef str last_error        # of a call by smcoll.h, a sentence
+    cdef public bint from_c    # the call that is being made comes from C
 
     # What an engine of one node and one over several nodes do differently.
-    cdef void go_on(self) noexcept
-    cdef void call_is_over(self) noexcept
+    cdef void go_on(self) noexcept nogil
+    cdef void call_is_over(self) noexcept nogil
     cdef int carry_out(self, int collective, uint64_t signature, Call *call,
-                       const Plan *plan, void *details) except -1
+                       const Plan *plan, void *details) except -1 nogil
     cdef int exchange(self, int collective, int root, Messages messages, size_t nbytes,
                       int algorithm=*, bint second_stage=*) except -1
     cdef int have_streams(self, uint64_t signature) except -1
-    cdef bint holds(self, const Plan *plan, size_t element) noexcept
+    cdef bint holds(self, const Plan *plan, size_t element) noexcept nogil
     cdef const Plan *ordered_plan(self, collective, size_t nbytes, bint commutes) except NULL
-    cdef int allreduce_nogil(self, const void *send, void *recv, size_t elements, int element_type,
-                             int op) except -1 nogil
 
-    # Collectives on raw memory, the same for both.
-    cdef int barrier_(self, const Plan *plan) except -1
-    cdef int bcast_(self, char *buffer, size_t nbytes, int root, const Plan *plan,
-                    int collective=*) except -1
+    # Collectives on raw memory, the same for both. ``holds_gil``: the caller has the GIL, and it
+    # may be given up in a wait.
+    cdef int barrier_(self, const Plan *plan, bint holds_gil) except -1 nogil
+    cdef int bcast_(self, int collective, char *buffer, size_t nbytes, int root, const Plan *plan,
+                    bint holds_gil) except -1 nogil
     cdef int reduction_(self, int collective, const char *send, char *recv, size_t elements,
-                        int element_type, int op, int root, const Plan *plan) except -1
+                        int element_type, int op, int root, const Plan *plan,
+                        bint holds_gil) except -1 nogil
     cdef int reduce_scatter_(self, const char *send, char *recv, const Partition *blocks,
-                             int element_type, int op, const Plan *plan) except -1
-    cdef int allgather_(self, Gathering *blocks, int collective, const Plan *plan) except -1
+                             int element_type, int op, const Plan *plan,
+                             bint holds_gil) except -1 nogil
+    cdef int allgather_(self, Gathering *blocks, int collective, const Plan *plan,
+                        bint holds_gil) except -1 nogil
     cdef void fill_call(self, Call *call, const char *send, char *recv, size_t elements,
                         size_t unit, const Operation *operation, int root) noexcept nogil
     cdef reduction_kernel kernel_of(self, int op, int element_type) noexcept nogil

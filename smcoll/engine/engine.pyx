@@ -8,7 +8,7 @@ offsets.
 from libc.stdint cimport uint64_t
 
 from smcoll.base.signature cimport (
-    COLLECTIVE_BARRIER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE_SCATTER, NO_OPERATION, NO_TYPE,
+    COLLECTIVE_BARRIER, COLLECTIVE_REDUCE_SCATTER, NO_OPERATION, NO_TYPE,
 )
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.allgather cimport Gathering
@@ -23,16 +23,17 @@ cdef class Engine:
 
     # ------------------------------------------------------------------ what differs
 
-    cdef void go_on(self) noexcept:
+    cdef void go_on(self) noexcept nogil:
         """The next call is a later stage of the user's call: the peers are in it already."""
 
-    cdef void call_is_over(self) noexcept:
+    cdef void call_is_over(self) noexcept nogil:
         """The user's call has no later stage here after all: MPI carries it out."""
 
     cdef int carry_out(self, int collective, uint64_t signature, Call *call,
-                       const Plan *plan, void *details) except -1:
+                       const Plan *plan, void *details) except -1 nogil:
         """One collective on raw memory: CARRIED_OUT, or USE_MPI where all ranks agree on that."""
-        raise NotImplementedError
+        with gil:
+            raise NotImplementedError
 
     cdef int exchange(self, int collective, int root, Messages messages, size_t nbytes,
                       int algorithm=0, bint second_stage=False) except -1:
@@ -47,53 +48,48 @@ cdef class Engine:
         """CARRIED_OUT when the streams are there, USE_MPI when all ranks agree that they aren't."""
         raise NotImplementedError
 
-    cdef bint holds(self, const Plan *plan, size_t element) noexcept:
+    cdef bint holds(self, const Plan *plan, size_t element) noexcept nogil:
         """Whether each rank's slice of half a section, as algorithms cut it, holds an element."""
 
     cdef const Plan *ordered_plan(self, collective, size_t nbytes, bint commutes) except NULL:
         """What an operation follows that may not commute: operands in rank order then."""
         raise NotImplementedError
 
-    cdef int allreduce_nogil(self, const void *send, void *recv, size_t elements, int element_type,
-                             int op) except -1 nogil:
-        """Allreduce on raw pointers for other compiled code, called without the GIL.
-
-        ``element_type`` and ``op``: TYPE_ and OP_ numbers of ``kernels.kernels``; ``send`` and
-        ``recv`` may be the same. USE_MPI where all ranks agree that it can't be done here.
-        """
-        with gil:
-            raise NotImplementedError
-
     # ------------------------------------------------------------------ what is the same
 
-    cdef int barrier_(self, const Plan *plan) except -1:
+    cdef int barrier_(self, const Plan *plan, bint holds_gil) except -1 nogil:
         cdef Call call
         call.send = call.recv = NULL
         call.nbytes = 0
+        call.holds_gil = holds_gil
         return self.carry_out(
             COLLECTIVE_BARRIER, signature_of(COLLECTIVE_BARRIER, NO_OPERATION, NO_TYPE, plan, 0),
             &call, plan, NULL)
 
-    cdef int bcast_(self, char *buffer, size_t nbytes, int root, const Plan *plan,
-                    int collective=COLLECTIVE_BCAST) except -1:
+    cdef int bcast_(self, int collective, char *buffer, size_t nbytes, int root, const Plan *plan,
+                    bint holds_gil) except -1 nogil:
         cdef Call call
         self.fill_call(&call, buffer, buffer, nbytes, 1, NULL, root)
+        call.holds_gil = holds_gil
         return self.carry_out(collective,
                               signature_of(collective, NO_OPERATION, NO_TYPE, plan, root),
                               &call, plan, NULL)
 
     cdef int reduction_(self, int collective, const char *send, char *recv, size_t elements,
-                        int element_type, int op, int root, const Plan *plan) except -1:
+                        int element_type, int op, int root, const Plan *plan,
+                        bint holds_gil) except -1 nogil:
         """A reduction by a kernel in which all ranks have as many elements."""
         cdef Operation operation
         cdef Call call
         operation.kernel = self.kernel_of(op, element_type)
         self.fill_call(&call, send, recv, elements, element_size(element_type), &operation, root)
+        call.holds_gil = holds_gil
         return self.carry_out(collective, signature_of(collective, op, element_type, plan, root),
                               &call, plan, NULL)
 
     cdef int reduce_scatter_(self, const char *send, char *recv, const Partition *blocks,
-                             int element_type, int op, const Plan *plan) except -1:
+                             int element_type, int op, const Plan *plan,
+                             bint holds_gil) except -1 nogil:
         """Every rank gets its block of the vector, reduced."""
         cdef Operation operation
         cdef Call call
@@ -102,15 +98,18 @@ cdef class Engine:
             return USE_MPI
         operation.kernel = self.kernel_of(op, element_type)
         self.fill_call(&call, send, recv, blocks.begin[self.size] // unit, unit, &operation, 0)
+        call.holds_gil = holds_gil
         return self.carry_out(
             COLLECTIVE_REDUCE_SCATTER,
             signature_of(COLLECTIVE_REDUCE_SCATTER, op, element_type, plan, 0), &call, plan,
             <void *> blocks)
 
-    cdef int allgather_(self, Gathering *blocks, int collective, const Plan *plan) except -1:
+    cdef int allgather_(self, Gathering *blocks, int collective, const Plan *plan,
+                        bint holds_gil) except -1 nogil:
         """Every rank gets everybody's block."""
         cdef Call call
         self.fill_call(&call, blocks.send.address, NULL, blocks.longest, 1, NULL, 0)
+        call.holds_gil = holds_gil
         return self.carry_out(collective,
                               signature_of(collective, NO_OPERATION, NO_TYPE, plan, 0),
                               &call, plan, blocks)
@@ -125,6 +124,7 @@ cdef class Engine:
         call.operation = operation
         call.root = root
         call.sources = self.sources
+        call.holds_gil = True
 
     cdef reduction_kernel kernel_of(self, int op, int element_type) noexcept nogil:
         return reduction_kernel_for(op, element_type, self.instruction_set)

@@ -32,7 +32,7 @@ cdef class Fallback:
         cdef CallProtocol protocol = self.protocol
         cdef int64_t start
         cdef int status
-        protocol.enter()
+        protocol.enter(True)
         start = monotonic_ns()
         tally.calls += 1
         tally.nbytes += nbytes

@@ -67,34 +67,38 @@ cdef class NodeEngine(Engine):
 
     # ------------------------------------------------------------------ calls
 
-    cdef void go_on(self) noexcept:
+    cdef void go_on(self) noexcept nogil:
         self.protocol.is_later_stage = True
 
-    cdef void call_is_over(self) noexcept:
+    cdef void call_is_over(self) noexcept nogil:
         self.protocol.is_later_stage = False
 
     cdef int carry_out(self, int collective, uint64_t signature, Call *call,
-                       const Plan *plan, void *details) except -1:
+                       const Plan *plan, void *details) except -1 nogil:
         cdef Tally *tally = &self.statistics.carried_out[collective][plan.algorithm]
         cdef int64_t start, arrived = 0
         cdef int status
         cdef bint begins
-        if (needs_data_regions(self.team, collective, plan.algorithm, call.nbytes)
-                and self.memory.have_data_regions(signature, call.nbytes) == USE_MPI):
-            return USE_MPI
+        if (not self.memory.mapping.data_reserved
+                and needs_data_regions(self.team, collective, plan.algorithm, call.nbytes)):
+            with gil:
+                if self.memory.have_data_regions(signature, call.nbytes) == USE_MPI:
+                    return USE_MPI
         call.team = self.team
         call.plan = plan
         call.details = details
         begins = not self.protocol.is_later_stage
-        self.protocol.enter()
+        self.protocol.enter(call.holds_gil)
         if self.team.number >= self.plans.quiet_until:
             if begins and self.learner.count(collective, plan, call.nbytes):
-                self.lead(collective, call.nbytes)
+                with gil:
+                    self.lead(collective, call.nbytes)
             arrived = self.learner.arrive(collective, plan, call.nbytes)
         start = started(tally, call.nbytes)
+        tally.from_c += self.from_c
         self.team.direct_bytes = 0
         begin_call(self.team, signature, call.nbytes)
-        if call.nbytes > RELEASE_GIL_ABOVE:
+        if call.nbytes > RELEASE_GIL_ABOVE and call.holds_gil:
             self.protocol.release_gil()
         status = run_collective(call, collective)
         if arrived != 0:
@@ -105,56 +109,6 @@ cdef class NodeEngine(Engine):
             self.peers.keep(call.recv)
         return self.protocol.leave(status)
 
-    cdef int allreduce_nogil(self, const void *send, void *recv, size_t elements, int element_type,
-                             int op) except -1 nogil:
-        cdef Operation operation
-        cdef Call call
-        cdef const Plan *plan
-        cdef Tally *tally
-        cdef uint64_t signature
-        cdef int64_t arrived = 0
-        cdef int status
-        cdef bint begins
-        operation.kernel = self.kernel_of(op, element_type)
-        if operation.kernel == NULL:
-            with gil:
-                raise MPI.Exception(MPI.ERR_OP)
-        self.fill_call(&call, <const char *> send, <char *> recv, elements,
-                       element_size(element_type), &operation, 0)
-        plan = self.plans.choose(COLLECTIVE_ALLREDUCE, call.nbytes)
-        signature = signature_of(COLLECTIVE_ALLREDUCE, op, element_type, plan, 0)
-        if not self.memory.mapping.data_reserved and needs_data_regions(
-                self.team, COLLECTIVE_ALLREDUCE, plan.algorithm, call.nbytes):
-            with gil:
-                if self.memory.have_data_regions(signature, call.nbytes) == USE_MPI:
-                    self.call_is_over()
-                    return USE_MPI
-        begins = not self.protocol.is_later_stage
-        status = self.protocol.enter_without_gil()
-        if status != DONE:
-            with gil:
-                self.protocol.explain_refusal(status)
-        if self.team.number >= self.plans.quiet_until:
-            if begins and self.learner.count(COLLECTIVE_ALLREDUCE, plan, call.nbytes):
-                with gil:
-                    self.lead(COLLECTIVE_ALLREDUCE, call.nbytes)
-            arrived = self.learner.arrive(COLLECTIVE_ALLREDUCE, plan, call.nbytes)
-        tally = &self.statistics.carried_out[COLLECTIVE_ALLREDUCE][plan.algorithm]
-        tally.calls += 1
-        tally.nbytes += call.nbytes
-        begin_call(self.team, signature, call.nbytes)
-        call.team = self.team
-        call.plan = plan
-        call.details = NULL
-        status = run_collective(&call, COLLECTIVE_ALLREDUCE)
-        if arrived != 0:
-            self.learner.depart(arrived)
-        if status != DONE:
-            self.peers.keep(send)
-            self.peers.keep(recv)
-        self.protocol.leave_without_gil(status)
-        return CARRIED_OUT
-
     cdef int exchange(self, int collective, int root, Messages messages, size_t nbytes,
                       int algorithm=0, bint second_stage=False) except -1:
         cdef Tally *tally = &self.statistics.carried_out[collective][algorithm]
@@ -162,8 +116,9 @@ cdef class NodeEngine(Engine):
         cdef int status, truncated = 0
         if second_stage:
             self.go_on()
-        self.protocol.enter()
+        self.protocol.enter(True)
         start = went_on(tally, nbytes) if second_stage else started(tally, nbytes)
+        tally.from_c += self.from_c and not second_stage
         self.team.direct_bytes = 0
         begin_call(self.team, stream_signature(collective, root), 0)
         if nbytes > RELEASE_GIL_ABOVE:
@@ -228,7 +183,7 @@ cdef class NodeEngine(Engine):
     cdef int have_streams(self, uint64_t signature) except -1:
         return self.memory.have_streams(signature)
 
-    cdef bint holds(self, const Plan *plan, size_t element) noexcept:
+    cdef bint holds(self, const Plan *plan, size_t element) noexcept nogil:
         return 2 * element * <size_t> self.size <= plan.section_bytes
 
     cdef const Plan *ordered_plan(self, collective, size_t nbytes, bint commutes) except NULL:
@@ -288,7 +243,7 @@ cdef class NodeEngine(Engine):
         call.team = self.team
         call.plan = plan
         call.details = details
-        self.protocol.enter()
+        self.protocol.enter(True)
         begin_call(self.team, signature, nbytes)
         if call.nbytes > RELEASE_GIL_ABOVE:
             self.protocol.release_gil()
@@ -299,7 +254,7 @@ cdef class NodeEngine(Engine):
         """The same with messages; returns how many were truncated."""
         cdef int status, truncated = 0
         self.go_on()
-        self.protocol.enter()
+        self.protocol.enter(True)
         begin_call(self.team, signature, 0)
         status = self.exchanges.run(messages, 0, False, &truncated)
         self.protocol.leave(status)
@@ -309,7 +264,7 @@ cdef class NodeEngine(Engine):
         """The same with a wait for what MPI brings."""
         cdef int status
         self.go_on()
-        self.protocol.enter()
+        self.protocol.enter(True)
         status = self.protocol.wait_outside(holds, context, SLEEP_AFTER_OUTSIDE)
         return self.protocol.leave(status)
 

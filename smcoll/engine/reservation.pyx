@@ -115,7 +115,7 @@ cdef class Reservation:
         cdef Operation minimum
         cdef bint peers_are_here = self.protocol.is_later_stage
         # First of all: a call that is refused here must leave nothing changed.
-        self.protocol.enter()
+        self.protocol.enter(True)
         try:
             problem = self.reserve_mine(part, wanted)
         except BaseException as error:

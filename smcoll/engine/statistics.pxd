@@ -14,6 +14,7 @@ cdef enum:
 
 cdef struct Tally:
     uint64_t calls, nbytes
+    uint64_t from_c            # of the calls: by a C library, or other compiled code
     uint64_t direct_bytes      # moved to or from other ranks' arrays without staging
     uint64_t timed_calls
     int64_t timed_ns

@@ -14,6 +14,7 @@ cdef class Statistics:
     def rows(self):
         """Rows of calls, bytes and seconds per collective, algorithm and path.
 
+        ``from_c``: how many of the calls came from C (``smcoll.h``, or a C library).
         Seconds are measured on every call above 64 KiB and on one in 64 below, and scaled; the
         longest one counts once, since most often something else took the core.
         ``direct_bytes``: what this rank read from and wrote to other ranks' arrays where they lie;
@@ -43,5 +44,6 @@ cdef add_row(list rows, collective, algorithm, path, Tally *tally):
         seconds = 1e-9 * longest + (
             1e-9 * max(tally.timed_ns - longest, 0) / (tally.timed_calls - 1) * (tally.calls - 1))
     rows.append({"collective": collective, "algorithm": algorithm, "path": path,
-                 "calls": tally.calls, "bytes": tally.nbytes, "seconds": seconds,
+                 "calls": tally.calls, "from_c": tally.from_c, "bytes": tally.nbytes,
+                 "seconds": seconds,
                  "direct_bytes": tally.direct_bytes})

@@ -1,6 +1,6 @@
 from libc.stdint cimport uint64_t
 
-from smcoll.coll.pipeline cimport Call
+from smcoll.coll.pipeline cimport Call, Plan
 from smcoll.engine.engine cimport Engine
 from smcoll.engine.failure cimport AcrossNodes
 from smcoll.engine.node cimport NodeEngine
@@ -14,6 +14,7 @@ cdef class SpanningEngine(Engine):
     cdef readonly Notices notices
     cdef AcrossNodes across        # what they know of the call over all nodes
     cdef uint64_t call             # its number
+    cdef int most_on_a_node        # ranks
     cdef bint memory_agreed
     cdef readonly bint data_refused, streams_refused
     cdef int in_a_call             # 1 while this rank is in a call
@@ -30,6 +31,8 @@ cdef class SpanningEngine(Engine):
     cdef int begin(self, uint64_t signature, uint64_t total) except -1
     cdef int lock(self) except -1
     cdef void begin_locked(self, uint64_t signature, uint64_t total)
+    cdef int carry_out_stages(self, int collective, uint64_t signature, Call *call,
+                              const Plan *plan, void *details) except -1
     cdef compose(self, int collective, Call *call, void *details)
     cdef end(self)
     cdef fail_everywhere(self, error)

@@ -79,6 +79,7 @@ cdef class SpanningEngine(Engine):
         node.join_nodes(self.across)
         network = Network(hidden, tag, node, self.across, placement, self.notices)
         self.span = Span(node, self.across, network, placement, config, rank)
+        self.most_on_a_node = placement.most
 
     # ------------------------------------------------------------------ what can be composed
 
@@ -96,8 +97,8 @@ cdef class SpanningEngine(Engine):
                 self.node.ordered_plan("reduce_scatter", nbytes, False)
         return self.plans.choose_in_order(collective, nbytes, commutes)
 
-    cdef bint holds(self, const Plan *plan, size_t element) noexcept:
-        return 2 * element * <size_t> <int> self.span.placement.most <= SMALLEST_SECTION
+    cdef bint holds(self, const Plan *plan, size_t element) noexcept nogil:
+        return 2 * element * <size_t> self.most_on_a_node <= SMALLEST_SECTION
 
     cdef bint fits_lines(self, int collective, size_t nbytes) except -1:
         """Whether the flag lines are enough, where operands need no order; alike on all nodes."""
@@ -171,10 +172,10 @@ cdef class SpanningEngine(Engine):
     cdef int have_streams(self, uint64_t signature) except -1:
         return self.agree_on_memory(signature)
 
-    cdef void go_on(self) noexcept:
+    cdef void go_on(self) noexcept nogil:
         self.is_later_stage = True
 
-    cdef void call_is_over(self) noexcept:
+    cdef void call_is_over(self) noexcept nogil:
         self.is_later_stage = False
 
     # ------------------------------------------------------------------ one call
@@ -238,7 +239,13 @@ cdef class SpanningEngine(Engine):
                                           self.node.failures.failed_since())
 
     cdef int carry_out(self, int collective, uint64_t signature, Call *call,
-                       const Plan *plan, void *details) except -1:
+                       const Plan *plan, void *details) except -1 nogil:
+        # What goes over the network is MPI's to send, through Python.
+        with gil:
+            return self.carry_out_stages(collective, signature, call, plan, details)
+
+    cdef int carry_out_stages(self, int collective, uint64_t signature, Call *call,
+                              const Plan *plan, void *details) except -1:
         cdef Tally *tally = &self.statistics.carried_out[collective][plan.algorithm]
         cdef int64_t start
         if not self.composes(collective, call):
@@ -250,6 +257,7 @@ cdef class SpanningEngine(Engine):
             return USE_MPI
         self.begin(signature, call.nbytes)
         start = started(tally, call.nbytes)
+        tally.from_c += self.from_c
         try:
             self.compose(collective, call, details)
         except BaseException as error:
@@ -292,6 +300,7 @@ cdef class SpanningEngine(Engine):
             self.go_on()
         self.begin(stream_signature(collective, root), 0)
         start = went_on(tally, nbytes) if second_stage else started(tally, nbytes)
+        tally.from_c += self.from_c and not second_stage
         try:
             truncated = bundles.exchange(self.span, collective, root, messages)
             if messages.keeps_own:
@@ -304,16 +313,6 @@ cdef class SpanningEngine(Engine):
         finished(tally, start, 0)
         self.end()
         return truncated
-
-    cdef int allreduce_nogil(self, const void *send, void *recv, size_t elements, int element_type,
-                             int op) except -1 nogil:
-        with gil:
-            if self.kernel_of(op, element_type) == NULL:
-                raise MPI.Exception(MPI.ERR_OP)
-            return self.reduction_(
-                COLLECTIVE_ALLREDUCE, <const char *> send, <char *> recv, elements, element_type,
-                op, 0, self.plans.choose(COLLECTIVE_ALLREDUCE,
-                                         elements * element_size(element_type)))
 
     def through_mpi(self, collective, start_call, int root=0, int op=NO_OPERATION,
                     int element_type=NO_TYPE, uint64_t nbytes=0):

@@ -23,6 +23,7 @@ LAYERS = (
     "engine",
     "internode",
     "comm",
+    "interpose",
     "launch",
     "bench",
     "cli",

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import importlib
 import importlib.abc
 import sys
 from dataclasses import replace
 
-from smcoll.comm.static_types import set_attribute
+from smcoll.interpose.static_types import set_attribute
 from smcoll.config import Config
 
 _MODULE = "mpi4py.MPI"
@@ -27,7 +28,8 @@ _originals: dict = {}
 _original_methods: dict = {}
 
 
-def install(config: Config | None = None, heap: bool | None = None) -> None:
+def install(config: Config | None = None, heap: bool | None = None,
+            libraries: bool | None = None) -> None:
     """``MPI.COMM_WORLD`` and ``MPI.COMM_SELF`` become smcoll communicators.
 
     And with them all communicators that are made from them. At once, or when the program imports
@@ -38,28 +40,42 @@ def install(config: Config | None = None, heap: bool | None = None) -> None:
     ``heap=True``: as ``Config(heap=True)``, and from now on numpy puts arrays of at least
     ``heap_threshold`` bytes into this process's shared heap; in the calling thread, so a thread
     that wants it calls this again (docs/heap.md).
+
+    ``libraries=True``: as ``Config(libraries=True)``: the collectives of C libraries that are
+    loaded from now on go through shared memory, too; mpi4py.MPI is imported now (docs/libraries.md).
     """
     settings = config or Config()
     if heap is not None:
         settings = replace(settings, heap=heap)
+    if libraries is not None:
+        settings = replace(settings, libraries=libraries)
     if settings.disable:
         return
     if settings.heap:
         from smcoll.memory import heap_arrays
 
         heap_arrays.use(settings)
-    if _originals or _finder() is not None:
-        return
-    if _MODULE in sys.modules:
-        _replace(settings)
-    else:
-        sys.meta_path.insert(0, _Finder(settings))
+    if not _originals and _finder() is None:
+        if _MODULE in sys.modules:
+            _replace(settings)
+        else:
+            sys.meta_path.insert(0, _Finder(settings))
+    if settings.libraries:
+        from smcoll.interpose import libraries as c_libraries
+
+        importlib.import_module(_MODULE)
+        c_libraries.use()
 
 
 def uninstall() -> None:
-    """Give ``mpi4py.MPI`` its own communicators back. Existing smcoll communicators stay valid."""
+    """Give ``mpi4py.MPI`` its own communicators back, and C libraries MPI.
+
+    Existing smcoll communicators stay valid.
+    """
     if "smcoll.memory.heap_arrays" in sys.modules:
         sys.modules["smcoll.memory.heap_arrays"].stop_using()
+    if "smcoll.interpose.libraries" in sys.modules:
+        sys.modules["smcoll.interpose.libraries"].stop()
     finder = _finder()
     if finder is not None:
         sys.meta_path.remove(finder)

@@ -1,2 +1,0 @@
-# For other packages' compiled modules: `from smcoll.engine cimport Engine`.
-from smcoll.engine.engine cimport CARRIED_OUT, USE_MPI, Engine

@@ -1,0 +1,72 @@
+"""Taking the collectives that C libraries in this process call."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from pathlib import Path
+
+from smcoll.mpi.finalize import LEAVE, before_the_end
+
+# Libraries that were loaded earlier and call MPI's collectives: they go past us.
+passed_by: list[str] = []
+_opened = False
+
+
+def use() -> None:
+    """Serve the collectives of libraries that are loaded from now on.
+
+    After mpi4py.MPI, which is to call MPI itself, was imported. Alike on all ranks.
+    """
+    global _opened
+    from smcoll.interpose import symbols
+
+    if not _opened:
+        from mpi4py import MPI
+
+        from smcoll.comm.state import report
+
+        passed_by[:] = callers_of_mpi()
+        symbols.open_functions(MPI.__file__)
+        ctypes.CDLL(symbols.__file__, mode=ctypes.RTLD_GLOBAL)
+        _opened = True
+        report.sources.append(_add_to)
+        before_the_end(LEAVE, stop)
+        os.register_at_fork(after_in_child=stop)
+    # A test makes the engine at once. The same on all ranks.
+    symbols.set_active(True, int(os.environ.get("SMCOLL_TEST_LIBRARIES_AFTER", symbols.AFTER)))
+
+
+def _add_to(report) -> None:
+    from smcoll.interpose import symbols
+
+    report.add_left_to_mpi(symbols.calls_left_to_mpi(),
+                           f"the first {symbols.AFTER} of a communicator, and what has no engine")
+
+
+def stop() -> None:
+    """Leave all calls to MPI from now on. Alike on all ranks."""
+    if _opened:
+        from smcoll.interpose import symbols
+
+        symbols.set_active(False, 0)
+
+
+def callers_of_mpi() -> list[str]:
+    """Names of the loaded libraries, but for MPI's own and mpi4py's, that call collectives."""
+    found = []
+    maps = Path("/proc/self/maps").read_text()
+    for name in sorted(set(re.findall(r"(/\S+\.so\S*)$", maps, re.MULTILINE))):
+        file = Path(name)
+        if file.parent.name in ("mpi4py", "interpose"):
+            continue
+        try:
+            text = file.read_bytes()
+        except OSError:
+            continue
+        # MPI's own libraries, and tools between, define the names beginning with PMPI.
+        if re.search(rb"\0MPI_(All|Bcast|Barrier|Reduce|Gather|Scatter)", text) and (
+                b"\0PMPI_" not in text):
+            found.append(file.name)
+    return found

@@ -1,2 +1,0 @@
-# For other packages' compiled modules: the codes of types and operations.
-from smcoll.kernels.kernels cimport *
