@@ -20,7 +20,7 @@ def use() -> None:
     After mpi4py.MPI, which is to call MPI itself, was imported. Alike on all ranks.
     """
     global _opened
-    from smcoll.interpose import symbols
+    from smcoll.interpose import served, symbols, symbols_c
 
     if not _opened:
         from mpi4py import MPI
@@ -28,29 +28,29 @@ def use() -> None:
         from smcoll.comm.state import report
 
         passed_by[:] = callers_of_mpi()
-        symbols.open_functions(MPI.__file__)
-        ctypes.CDLL(symbols.__file__, mode=ctypes.RTLD_GLOBAL)
+        has_large_counts = served.open_functions(MPI.__file__)
+        for module in (symbols, symbols_c) if has_large_counts else (symbols,):
+            ctypes.CDLL(module.__file__, mode=ctypes.RTLD_GLOBAL)
         _opened = True
         report.sources.append(_add_to)
         before_the_end(LEAVE, stop)
         os.register_at_fork(after_in_child=stop)
     # A test makes the engine at once. The same on all ranks.
-    symbols.set_active(True, int(os.environ.get("SMCOLL_TEST_LIBRARIES_AFTER", symbols.AFTER)))
+    served.set_active(True, int(os.environ.get("SMCOLL_TEST_LIBRARIES_AFTER", served.AFTER)))
 
 
 def _add_to(report) -> None:
-    from smcoll.interpose import symbols
+    from smcoll.interpose import served
 
-    report.add_left_to_mpi(symbols.calls_left_to_mpi(),
-                           f"the first {symbols.AFTER} of a communicator, and what has no engine")
+    report.add_left_to_mpi(served.calls_left_to_mpi(), "before the engine is made, or none")
 
 
 def stop() -> None:
     """Leave all calls to MPI from now on. Alike on all ranks."""
     if _opened:
-        from smcoll.interpose import symbols
+        from smcoll.interpose import served
 
-        symbols.set_active(False, 0)
+        served.set_active(False, 0)
 
 
 def callers_of_mpi() -> list[str]:

@@ -1,693 +1,15 @@
-"""Functions with the names of MPI's blocking collectives, for C libraries in this process.
+"""Functions with the names of MPI's blocking collectives, which C libraries find first.
 
-This module's library is opened for all (RTLD_GLOBAL) after mpi4py's and before the C libraries, so
-that their calls come here. A communicator's calls go to MPI until it has had ``AFTER`` of them, an
-equal number on all its ranks; then its engine is made. From there on they are carried out by the
-functions of ``smcoll.h``, or, where a datatype or an operation is not a plain one, by the methods
-of a smcoll communicator (``calls``).
-
-No mpi.h: every argument is a machine word. Handles are 32 bits of it in MPICH and Intel MPI, and a
-pointer in Open MPI; an ``int`` is the lower half, and whoever passes the word on passes the ``int``
-on. So one function serves the forms with ``int`` counts and those with ``MPI_Count`` (``_c``).
+This module's library is opened for all (RTLD_GLOBAL) after mpi4py's, which calls MPI itself, and
+before the C libraries.
 """
 
-from cpython.object cimport PyObject
-from cpython.pycapsule cimport PyCapsule_Import
-from cpython.ref cimport Py_INCREF, Py_XDECREF
-from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport int64_t, intptr_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free, malloc
-
-from smcoll.base.atomics cimport cpu_pause, try_lock, unlock
-from smcoll.comm.c_api cimport (
-    SMCOLL_CAPSULE, SMCOLL_IN_PLACE, SMCOLL_SUCCESS, SMCOLL_USE_MPI, smcoll_api, smcoll_engine,
+from smcoll.interpose.served cimport (
+    ALLGATHER, ALLREDUCE, ALLTOALL, ALLTOALLV, ALLTOALLW, BARRIER, EXSCAN, GATHER, NOT_SERVED,
+    REDUCE_SCATTER, REDUCE_SCATTER_BLOCK, SCAN, SCATTER, Arguments, allgatherv_form,
+    alltoallv_form, bcast_form, call_of, equal_form, function_of_mpi, gatherv_form, mpi_1,
+    reduce_form, reduction_form, rooted_form, scatterv_form, serve, word,
 )
-from smcoll.buffers.buffers cimport code_of_type
-from smcoll.datatype.operations cimport NO_OP, code_of_op
-from smcoll.kernels.kernels cimport INSTRUCTIONS_BASELINE, OPS, TYPES, reduction_kernel_for
-
-cdef extern from "<dlfcn.h>" nogil:
-    void *dlopen(const char *, int)
-    void *dlsym(void *, const char *)
-    int RTLD_LAZY, RTLD_NOLOAD
-
-cdef extern from "Python.h":
-    int Py_IsInitialized() noexcept nogil
-
-ctypedef intptr_t word
-
-# The collectives, in the order of NAMES.
-cdef enum:
-    BARRIER, BCAST, GATHER, GATHERV, SCATTER, SCATTERV, ALLGATHER, ALLGATHERV
-    ALLTOALL, ALLTOALLV, ALLTOALLW, REDUCE, ALLREDUCE, REDUCE_SCATTER, REDUCE_SCATTER_BLOCK
-    SCAN, EXSCAN, FUNCTIONS
-
-NAMES = ("Barrier", "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv",
-         "Alltoall", "Alltoallv", "Alltoallw", "Reduce", "Allreduce", "Reduce_scatter",
-         "Reduce_scatter_block", "Scan", "Exscan")
-
-cdef enum:
-    BUCKETS = 1024             # of handles; a power of two
-    SUCCESS = 0
-    # What a call comes to besides an MPI error code.
-    NOT_SERVED = -1            # MPI carries it out
-    NOT_PLAIN = -2             # a method of Python's does
-
-# Calls of a communicator before its engine is made, which takes about as long as some hundred
-# short ones.
-AFTER = 100
-
-
-# One call from C. What a collective does not have is 0.
-cdef struct Arguments:
-    int function
-    bint wide                  # counts are MPI_Count, displacements MPI_Aint; else both int
-    word send, send_count, send_starts, send_type
-    word recv, recv_count, recv_starts, recv_type
-    word op, root, comm
-
-
-# What is known of a communicator's handle.
-cdef struct Entry:
-    uintptr_t comm
-    Entry *next
-    int rank, size
-    int64_t calls              # so far, all left to MPI, until the engine is made
-    bint decided
-    PyObject *python           # the smcoll communicator, once decided; NULL: all calls are MPI's
-    smcoll_engine *engine
-
-
-# A predefined datatype or operation.
-cdef struct Basic:
-    uintptr_t handle
-    size_t size                # bytes of an element, without holes
-    int code                   # of the kernels' types or operations, or -1
-
-
-cdef bint _active = False
-cdef bint _ready = False
-cdef const smcoll_api *_api
-cdef uintptr_t _handle_bits
-cdef uintptr_t _null_comm
-cdef word _in_place
-cdef int _unsupported
-cdef int64_t _after
-cdef int _keyval
-cdef void *_mpi[2][FUNCTIONS]          # MPI's own; those with MPI_Count second
-cdef Entry *_buckets[BUCKETS]
-cdef int _table_is_locked = 0
-cdef Basic _types[256]                 # open addressing; size 0: free
-cdef Basic _ops[64]
-cdef bint _known[OPS][TYPES]           # MPI takes the pair: seen in a call by Python
-cdef uint64_t _left[FUNCTIONS]         # calls that MPI carried out
-
-ctypedef int (*set_attr_function)(word, int, void *) noexcept nogil
-ctypedef int (*two_words)(word, void *) noexcept nogil
-ctypedef int (*error_function)(word, int) noexcept nogil
-ctypedef int (*keyval_function)(void *, void *, int *, void *) noexcept nogil
-cdef set_attr_function _set_attr
-cdef keyval_function _create_keyval
-cdef two_words _comm_size, _comm_rank, _test_inter
-cdef error_function _call_errhandler
-
-
-# ---------------------------------------------------------------------- communicators
-
-cdef inline int bucket_of(uintptr_t handle) noexcept nogil:
-    return <int> ((handle ^ handle >> 6 ^ handle >> 16) & (BUCKETS - 1))
-
-
-cdef void lock_table() noexcept nogil:
-    while not try_lock(&_table_is_locked):
-        cpu_pause()
-
-
-cdef Entry *find(uintptr_t comm) noexcept nogil:
-    cdef Entry *entry
-    lock_table()
-    entry = _buckets[bucket_of(comm)]
-    while entry != NULL and entry.comm != comm:
-        entry = entry.next
-    unlock(&_table_is_locked)
-    return entry
-
-
-cdef Entry *enter(uintptr_t comm) noexcept nogil:
-    """A new entry; NULL where there is nothing to serve: no communicator, or no memory."""
-    cdef Entry *entry = <Entry *> calloc(1, sizeof(Entry))
-    cdef int inter = 0
-    if entry == NULL:
-        return NULL
-    entry.comm = comm
-    # An attribute ends with the communicator, whoever frees it: handles are used again.
-    if (_test_inter(comm, &inter) != SUCCESS or _comm_size(comm, &entry.size) != SUCCESS
-            or _comm_rank(comm, &entry.rank) != SUCCESS
-            or _set_attr(comm, _keyval, entry) != SUCCESS):
-        free(entry)
-        return NULL
-    entry.decided = inter or entry.size == 1
-    lock_table()
-    entry.next = _buckets[bucket_of(comm)]
-    _buckets[bucket_of(comm)] = entry
-    unlock(&_table_is_locked)
-    return entry
-
-
-cdef int forget(word comm, int keyval, void *attribute, void *extra) noexcept nogil:
-    """MPI deletes the attribute: the communicator is being freed."""
-    cdef Entry *entry = <Entry *> attribute
-    cdef Entry **link = &_buckets[bucket_of(entry.comm)]
-    lock_table()
-    while link[0] != NULL and link[0] != entry:
-        link = &link[0].next
-    if link[0] != NULL:
-        link[0] = entry.next
-    unlock(&_table_is_locked)
-    if entry.python != NULL and Py_IsInitialized():
-        with gil:
-            Py_XDECREF(entry.python)
-    free(entry)
-    return SUCCESS
-
-
-cdef int not_copied(word comm, int keyval, void *extra, void *value, void *copy,
-                    int *flag) noexcept nogil:
-    flag[0] = 0
-    return SUCCESS
-
-
-cdef int decide(Entry *entry) noexcept with gil:
-    """Make the communicator's engine, collectively; SUCCESS or an error code."""
-    from smcoll.interpose import calls
-
-    entry.decided = True
-    try:
-        comm, engine = calls.accelerated(entry.comm)
-    except BaseException as error:
-        return calls.code_of(error)
-    if engine is not None:
-        Py_INCREF(comm)
-        entry.python = <PyObject *> comm
-        entry.engine = <smcoll_engine *> <PyObject *> engine   # kept alive by the communicator
-    return SUCCESS
-
-
-# ---------------------------------------------------------------------- types and operations
-
-cdef Basic *look_up(Basic *table, size_t slots, uintptr_t handle) noexcept nogil:
-    """Where the handle is, or where there is room for it."""
-    cdef size_t i = (handle ^ handle >> 5 ^ handle >> 12) & (slots - 1)
-    while table[i].size != 0 and table[i].handle != handle:
-        i = (i + 1) & (slots - 1)
-    return &table[i]
-
-
-cdef inline Basic *type_of(word handle) noexcept nogil:
-    return look_up(_types, 256, <uintptr_t> handle & _handle_bits)
-
-
-cdef inline Basic *op_of(word handle) noexcept nogil:
-    return look_up(_ops, 64, <uintptr_t> handle & _handle_bits)
-
-
-# ---------------------------------------------------------------------- one call
-
-cdef inline int64_t count_of(const Arguments *call, word count) noexcept nogil:
-    return count if call.wide else <int> count
-
-
-cdef inline int64_t item(const Arguments *call, word array, int i) noexcept nogil:
-    return (<const int64_t *> array)[i] if call.wide else (<const int *> array)[i]
-
-
-cdef int serve(const Arguments *call) noexcept nogil:
-    """Carry the call out: MPI's return value, or NOT_SERVED."""
-    cdef uintptr_t comm = <uintptr_t> call.comm & _handle_bits
-    cdef Entry *entry
-    cdef int code
-    if not _active or not _ready and not get_ready() or comm == _null_comm:
-        return NOT_SERVED
-    entry = find(comm)
-    if entry == NULL:
-        entry = enter(comm)
-    if entry == NULL:
-        return NOT_SERVED
-    if not entry.decided:
-        entry.calls += 1
-        if entry.calls > _after:
-            code = decide(entry)
-            if code != SUCCESS:
-                return _call_errhandler(call.comm, code)
-    if entry.engine == NULL:
-        return NOT_SERVED
-    code = serve_plain(entry, call)
-    if code == NOT_PLAIN:
-        code = serve_any(entry, call)
-    elif code > SUCCESS:
-        tell_error(entry)
-    if code > SUCCESS:
-        # It returns where the communicator's handler does.
-        _call_errhandler(call.comm, code)
-    return code
-
-
-cdef int serve_plain(Entry *entry, const Arguments *call) noexcept nogil:
-    """Predefined types and operations that the kernels know: SUCCESS, an error code, NOT_SERVED
-    where all ranks agree on that, or NOT_PLAIN."""
-    cdef int function = call.function
-    if function == BARRIER:
-        return ended(_api.barrier(entry.engine))
-    if function == BCAST:
-        return ended(bcast(entry, call))
-    if function >= REDUCE:
-        return ended(reduction(entry, call))
-    return ended(movement(entry, call))
-
-
-cdef inline int ended(int code) noexcept nogil:
-    return NOT_SERVED if code == SMCOLL_USE_MPI else code
-
-
-cdef int bcast(Entry *entry, const Arguments *call) noexcept nogil:
-    cdef Basic *basic = type_of(call.recv_type)
-    cdef int64_t count = count_of(call, call.recv_count)
-    if basic.size == 0 or count < 0 or not is_rank(entry, call.root):
-        return NOT_PLAIN
-    return _api.bcast(entry.engine, <void *> call.recv, <size_t> count * basic.size,
-                      <int> call.root)
-
-
-cdef inline bint is_rank(Entry *entry, word root) noexcept nogil:
-    return 0 <= <int> root < entry.size
-
-
-cdef inline const void *sent(const Arguments *call) noexcept nogil:
-    return SMCOLL_IN_PLACE if call.send == _in_place else <const void *> call.send
-
-
-cdef int reduction(Entry *entry, const Arguments *call) noexcept nogil:
-    cdef Basic *basic = type_of(call.recv_type)
-    cdef Basic *op = op_of(call.op)
-    cdef int64_t count
-    if basic.size == 0 or basic.code < 0 or op.size == 0 or not _known[op.code][basic.code]:
-        return NOT_PLAIN
-    if call.function == REDUCE_SCATTER:
-        return reduce_scatter(entry, call, basic.code, op.code)
-    count = count_of(call, call.recv_count)
-    if count < 0 or not is_rank(entry, call.root):
-        return NOT_PLAIN
-    if call.function == ALLREDUCE:
-        return _api.allreduce(entry.engine, sent(call), <void *> call.recv, count, basic.code,
-                              op.code)
-    if call.function == REDUCE:
-        return _api.reduce(entry.engine, sent(call), <void *> call.recv, count, basic.code,
-                           op.code, <int> call.root)
-    if call.function == SCAN:
-        return _api.scan(entry.engine, sent(call), <void *> call.recv, count, basic.code, op.code)
-    if call.function == EXSCAN:
-        return _api.exscan(entry.engine, sent(call), <void *> call.recv, count, basic.code,
-                           op.code)
-    return _api.reduce_scatter_block(entry.engine, sent(call), <void *> call.recv, count,
-                                     basic.code, op.code)
-
-
-cdef int reduce_scatter(Entry *entry, const Arguments *call, int type, int op) noexcept nogil:
-    cdef size_t *counts = <size_t *> malloc(entry.size * sizeof(size_t))
-    cdef int rank, code
-    if counts == NULL:
-        return NOT_PLAIN
-    for rank in range(entry.size):
-        if item(call, call.recv_count, rank) < 0:
-            free(counts)
-            return NOT_PLAIN
-        counts[rank] = item(call, call.recv_count, rank)
-    code = _api.reduce_scatter(entry.engine, sent(call), <void *> call.recv, counts, type, op)
-    free(counts)
-    return code
-
-
-cdef int movement(Entry *entry, const Arguments *call) noexcept nogil:
-    cdef int function = call.function
-    cdef bint rooted = function <= SCATTERV, scatters = function in (SCATTER, SCATTERV)
-    cdef bint at_root = not rooted or entry.rank == <int> call.root
-    cdef Basic *send = type_of(call.send_type)
-    cdef Basic *recv = type_of(call.recv_type)
-    cdef bint sends = (at_root or not scatters) and call.send != _in_place
-    cdef bint receives = (at_root or scatters) and call.recv != _in_place
-    cdef int64_t send_count, recv_count
-    cdef void *to = SMCOLL_IN_PLACE if call.recv == _in_place else <void *> call.recv
-    if function == ALLTOALLW or rooted and not is_rank(entry, call.root):
-        return NOT_PLAIN
-    if sends and send.size == 0 or receives and recv.size == 0:
-        return NOT_PLAIN
-    if function in (GATHERV, SCATTERV, ALLGATHERV, ALLTOALLV):
-        return vector(entry, call, at_root, send.size, recv.size, to)
-    send_count = count_of(call, call.send_count) * <int64_t> send.size
-    recv_count = count_of(call, call.recv_count) * <int64_t> recv.size
-    if sends and send_count < 0 or receives and recv_count < 0 or (
-            at_root and sends and receives and send_count != recv_count):
-        return NOT_PLAIN
-    if function == GATHER:
-        return _api.gather(entry.engine, sent(call), to, recv_count if at_root else send_count,
-                           <int> call.root)
-    if function == SCATTER:
-        return _api.scatter(entry.engine, sent(call), to, send_count if at_root else recv_count,
-                            <int> call.root)
-    if function == ALLGATHER:
-        return _api.allgather(entry.engine, sent(call), to, recv_count)
-    return _api.alltoall(entry.engine, sent(call), to, recv_count)
-
-
-cdef int vector(Entry *entry, const Arguments *call, bint at_root, size_t send_size,
-                size_t recv_size, void *to) noexcept nogil:
-    """The forms with a length for each rank."""
-    cdef int function = call.function, code = NOT_PLAIN, size = entry.size
-    cdef size_t *lengths = <size_t *> malloc(2 * size * sizeof(size_t))
-    cdef ptrdiff_t *starts = <ptrdiff_t *> malloc(2 * size * sizeof(ptrdiff_t))
-    cdef int64_t one
-    if lengths == NULL or starts == NULL:
-        pass
-    elif function == SCATTERV:
-        one = count_of(call, call.recv_count) * <int64_t> recv_size
-        if (not at_root or measure(call, size, call.send_count, call.send_starts, send_size,
-                                   lengths, starts)) and one >= 0:
-            code = _api.scatterv(entry.engine, <const void *> call.send, lengths, starts, to, one,
-                                 <int> call.root)
-    elif function == ALLTOALLV:
-        if measure(call, size, call.recv_count, call.recv_starts, recv_size, lengths, starts) and (
-                call.send == _in_place or measure(
-                    call, size, call.send_count, call.send_starts, send_size, lengths + size,
-                    starts + size)):
-            code = _api.alltoallv(entry.engine, sent(call), lengths + size, starts + size, to,
-                                  lengths, starts)
-    else:
-        one = count_of(call, call.send_count) * <int64_t> send_size
-        if (not at_root or measure(call, size, call.recv_count, call.recv_starts, recv_size,
-                                   lengths, starts)) and (one >= 0 or call.send == _in_place):
-            if function == GATHERV:
-                code = _api.gatherv(entry.engine, sent(call), one, to, lengths, starts,
-                                    <int> call.root)
-            else:
-                code = _api.allgatherv(entry.engine, sent(call), one, to, lengths, starts)
-    free(lengths)
-    free(starts)
-    return code
-
-
-cdef bint measure(const Arguments *call, int size, word counts, word displacements, size_t unit,
-                  size_t *lengths, ptrdiff_t *starts) noexcept nogil:
-    """Lengths and places in bytes; False where a count is negative."""
-    cdef int rank
-    for rank in range(size):
-        if item(call, counts, rank) < 0:
-            return False
-        lengths[rank] = item(call, counts, rank) * unit
-        starts[rank] = item(call, displacements, rank) * <ptrdiff_t> unit
-    return True
-
-
-cdef int serve_any(Entry *entry, const Arguments *call) noexcept with gil:
-    """By the communicator's method, which takes whatever MPI takes."""
-    from smcoll.interpose import calls
-
-    cdef int function = call.function, size = entry.size
-    cdef bint at_root = function > SCATTERV and function != REDUCE or (
-        entry.rank == <int> call.root)
-    cdef bint has_vectors = function in (GATHERV, SCATTERV, ALLGATHERV, ALLTOALLV, ALLTOALLW)
-    cdef bint many = function == ALLTOALLV or function == ALLTOALLW
-    cdef Basic *basic
-    cdef Basic *op
-    try:
-        given = calls.Given(
-            root=<int> call.root, at_root=at_root, in_place=<size_t> _in_place,
-            send=<size_t> call.send, recv=<size_t> call.recv,
-            op=<uintptr_t> call.op & _handle_bits,
-            send_types=types(call, call.send_type, function, size),
-            recv_types=types(call, call.recv_type, function, size),
-            send_counts=numbers(call, call.send_count, size, many and call.send != _in_place or (
-                function == SCATTERV and at_root)),
-            recv_counts=numbers(call, call.recv_count, size, many or function == ALLGATHERV or (
-                function == GATHERV and at_root) or function == REDUCE_SCATTER),
-            send_starts=numbers(call, call.send_starts, size, call.send_starts != 0 and (
-                call.send != _in_place) and at_root and has_vectors),
-            recv_starts=numbers(call, call.recv_starts, size, call.recv_starts != 0 and (
-                at_root) and has_vectors))
-        calls.carry_out(NAMES[function], <object> entry.python, given)
-    except BaseException as error:
-        return calls.code_of(error)
-    if function >= REDUCE:
-        basic, op = type_of(call.recv_type), op_of(call.op)
-        if basic.size != 0 and op.size != 0 and basic.code >= 0:
-            _known[op.code][basic.code] = reduction_kernel_for(
-                op.code, basic.code, INSTRUCTIONS_BASELINE) != NULL
-    return SUCCESS
-
-
-cdef object numbers(const Arguments *call, word value, int size, bint is_array):
-    """A count, or those of all ranks."""
-    cdef int i
-    if is_array:
-        return [item(call, value, i) for i in range(size)]
-    return count_of(call, value)
-
-
-cdef object types(const Arguments *call, word value, int function, int size):
-    """A datatype's handle, or those of all ranks; None where an Alltoallw has none."""
-    cdef int i
-    if function != ALLTOALLW:
-        return <uintptr_t> value & _handle_bits
-    if value == 0:
-        return None
-    if _handle_bits >> 32:
-        return [(<const uintptr_t *> value)[i] for i in range(size)]
-    return [(<const unsigned int *> value)[i] for i in range(size)]
-
-
-cdef void tell_error(Entry *entry) noexcept with gil:
-    """MPI knows the code of an error of smcoll's, but not its sentence."""
-    from smcoll.interpose import calls
-
-    cdef char text[2000]
-    _api.error(entry.engine, text, sizeof(text))
-    calls.tell(text.decode(errors="replace"))
-
-
-# ---------------------------------------------------------------------- setting up
-
-def open_functions(str mpi4py_library):
-    """Find MPI's own functions through mpi4py's library. Once."""
-    global _set_attr, _comm_size, _comm_rank, _test_inter, _call_errhandler, _create_keyval
-    cdef void *library = dlopen(mpi4py_library.encode(), RTLD_LAZY | RTLD_NOLOAD)
-    if library == NULL:
-        raise OSError(f"{mpi4py_library} is not loaded")
-    for i, name in enumerate(NAMES):
-        _mpi[0][i] = function_of(library, f"PMPI_{name}")
-        _mpi[1][i] = dlsym(library, f"PMPI_{name}_c".encode())
-    _set_attr = <set_attr_function> function_of(library, "PMPI_Comm_set_attr")
-    _comm_size = <two_words> function_of(library, "PMPI_Comm_size")
-    _comm_rank = <two_words> function_of(library, "PMPI_Comm_rank")
-    _test_inter = <two_words> function_of(library, "PMPI_Comm_test_inter")
-    _call_errhandler = <error_function> function_of(library, "PMPI_Comm_call_errhandler")
-    _create_keyval = <keyval_function> function_of(library, "PMPI_Comm_create_keyval")
-
-
-cdef void *function_of(void *library, str name) except NULL:
-    cdef void *function = dlsym(library, name.encode())
-    if function == NULL:
-        raise OSError(f"MPI's library has no {name}")
-    return function
-
-
-cdef bint get_ready() noexcept with gil:
-    """In the first call, when MPI is initialised for sure: learn its handles."""
-    global _ready, _active, _api, _handle_bits, _null_comm, _in_place, _unsupported
-    from mpi4py import MPI
-
-    from smcoll.interpose import calls
-
-    cdef Basic *basic
-    try:
-        _api = <const smcoll_api *> PyCapsule_Import(SMCOLL_CAPSULE, 0)
-        _handle_bits = <uintptr_t> -1 if MPI._sizeof(MPI.Comm) == 8 else 0xFFFFFFFF
-        _null_comm = <uintptr_t> handle_of(MPI.COMM_NULL)
-        _in_place = <word> <Py_ssize_t> int(MPI.IN_PLACE)
-        _unsupported = MPI.ERR_UNSUPPORTED_OPERATION
-        for datatype in calls.predefined(MPI.Datatype):
-            if datatype != MPI.DATATYPE_NULL and calls.is_dense(datatype):
-                basic = type_of(handle_of(datatype))
-                basic.handle = handle_of(datatype)
-                basic.size, basic.code = datatype.Get_size(), code_of_type(datatype)
-        for op in calls.predefined(MPI.Op):
-            if op != MPI.OP_NULL and code_of_op(op) != NO_OP:
-                basic = op_of(handle_of(op))
-                basic.handle, basic.size, basic.code = handle_of(op), 1, code_of_op(op)
-        if _create_keyval(<void *> not_copied, <void *> forget, &_keyval, NULL) != SUCCESS:
-            raise MPI.Exception(MPI.ERR_KEYVAL)
-    except BaseException as error:
-        calls.tell(f"C libraries use MPI ({error!r})")
-        _active = False
-        return False
-    _ready = True
-    return True
-
-
-cdef word handle_of(mpi_object):
-    return <word> (<uintptr_t> (mpi_object.handle & 0xFFFFFFFFFFFFFFFF) & _handle_bits)
-
-
-def set_active(bint active, int64_t after):
-    """Serve calls from now on, or leave all to MPI; alike on all ranks."""
-    global _active, _after
-    _after = after
-    _active = active
-
-
-def calls_left_to_mpi():
-    """``{name: number}`` of the calls from C that MPI carried out."""
-    return {NAMES[i]: _left[i] for i in range(FUNCTIONS) if _left[i]}
-
-
-# ---------------------------------------------------------------------- the functions
-
-cdef inline Arguments call_of(int function, bint wide, word comm) noexcept nogil:
-    cdef Arguments call
-    call.function = function
-    call.wide = wide
-    call.comm = comm
-    call.send = call.send_count = call.send_starts = call.send_type = 0
-    call.recv = call.recv_count = call.recv_starts = call.recv_type = 0
-    call.op = call.root = 0
-    return call
-
-
-ctypedef int (*mpi_1)(word) noexcept nogil
-ctypedef int (*mpi_5)(word, word, word, word, word) noexcept nogil
-ctypedef int (*mpi_6)(word, word, word, word, word, word) noexcept nogil
-ctypedef int (*mpi_7)(word, word, word, word, word, word, word) noexcept nogil
-ctypedef int (*mpi_8)(word, word, word, word, word, word, word, word) noexcept nogil
-ctypedef int (*mpi_9)(word, word, word, word, word, word, word, word, word) noexcept nogil
-
-
-cdef inline void *mpi_s(const Arguments *call) noexcept nogil:
-    """MPI's own function for a call that is not served."""
-    _left[call.function] += 1
-    return _mpi[call.wide][call.function]
-
-
-cdef inline int bcast_form(bint wide, word a, word b, word c, word d, word e) noexcept nogil:
-    cdef Arguments call = call_of(BCAST, wide, e)
-    call.recv, call.recv_count, call.recv_type, call.root = a, b, c, d
-    cdef int code = serve(&call)
-    cdef void *own
-    if code != NOT_SERVED:
-        return code
-    own = mpi_s(&call)
-    return _unsupported if own == NULL else (<mpi_5> own)(a, b, c, d, e)
-
-
-# send, recv, count, type, op, comm
-cdef inline int reduction_form(int function, bint wide, word a, word b, word c, word d, word e,
-                               word f) noexcept nogil:
-    cdef Arguments call = call_of(function, wide, f)
-    call.send, call.recv, call.recv_count, call.recv_type, call.op = a, b, c, d, e
-    cdef int code = serve(&call)
-    cdef void *own
-    if code != NOT_SERVED:
-        return code
-    own = mpi_s(&call)
-    return _unsupported if own == NULL else (<mpi_6> own)(a, b, c, d, e, f)
-
-
-cdef inline int reduce_form(bint wide, word a, word b, word c, word d, word e, word f,
-                            word g) noexcept nogil:
-    cdef Arguments call = call_of(REDUCE, wide, g)
-    call.send, call.recv, call.recv_count, call.recv_type, call.op, call.root = a, b, c, d, e, f
-    cdef int code = serve(&call)
-    cdef void *own
-    if code != NOT_SERVED:
-        return code
-    own = mpi_s(&call)
-    return _unsupported if own == NULL else (<mpi_7> own)(a, b, c, d, e, f, g)
-
-
-# send, count, type, recv, count, type, comm
-cdef inline int equal_form(int function, bint wide, word a, word b, word c, word d, word e, word f,
-                           word g) noexcept nogil:
-    cdef Arguments call = call_of(function, wide, g)
-    call.send, call.send_count, call.send_type = a, b, c
-    call.recv, call.recv_count, call.recv_type = d, e, f
-    cdef int code = serve(&call)
-    cdef void *own
-    if code != NOT_SERVED:
-        return code
-    own = mpi_s(&call)
-    return _unsupported if own == NULL else (<mpi_7> own)(a, b, c, d, e, f, g)
-
-
-cdef inline int rooted_form(int function, bint wide, word a, word b, word c, word d, word e,
-                            word f, word g, word h) noexcept nogil:
-    cdef Arguments call = call_of(function, wide, h)
-    call.send, call.send_count, call.send_type = a, b, c
-    call.recv, call.recv_count, call.recv_type, call.root = d, e, f, g
-    cdef int code = serve(&call)
-    cdef void *own
-    if code != NOT_SERVED:
-        return code
-    own = mpi_s(&call)
-    return _unsupported if own == NULL else (<mpi_8> own)(a, b, c, d, e, f, g, h)
-
-
-cdef inline int gatherv_form(bint wide, word a, word b, word c, word d, word e, word f, word g,
-                             word h, word i) noexcept nogil:
-    cdef Arguments call = call_of(GATHERV, wide, i)
-    call.send, call.send_count, call.send_type = a, b, c
-    call.recv, call.recv_count, call.recv_starts, call.recv_type, call.root = d, e, f, g, h
-    cdef int code = serve(&call)
-    cdef void *own
-    if code != NOT_SERVED:
-        return code
-    own = mpi_s(&call)
-    return _unsupported if own == NULL else (<mpi_9> own)(a, b, c, d, e, f, g, h, i)
-
-
-cdef inline int scatterv_form(bint wide, word a, word b, word c, word d, word e, word f, word g,
-                              word h, word i) noexcept nogil:
-    cdef Arguments call = call_of(SCATTERV, wide, i)
-    call.send, call.send_count, call.send_starts, call.send_type = a, b, c, d
-    call.recv, call.recv_count, call.recv_type, call.root = e, f, g, h
-    cdef int code = serve(&call)
-    cdef void *own
-    if code != NOT_SERVED:
-        return code
-    own = mpi_s(&call)
-    return _unsupported if own == NULL else (<mpi_9> own)(a, b, c, d, e, f, g, h, i)
-
-
-cdef inline int allgatherv_form(bint wide, word a, word b, word c, word d, word e, word f, word g,
-                                word h) noexcept nogil:
-    cdef Arguments call = call_of(ALLGATHERV, wide, h)
-    call.send, call.send_count, call.send_type = a, b, c
-    call.recv, call.recv_count, call.recv_starts, call.recv_type = d, e, f, g
-    cdef int code = serve(&call)
-    cdef void *own
-    if code != NOT_SERVED:
-        return code
-    own = mpi_s(&call)
-    return _unsupported if own == NULL else (<mpi_8> own)(a, b, c, d, e, f, g, h)
-
-
-cdef inline int alltoallv_form(int function, bint wide, word a, word b, word c, word d, word e,
-                               word f, word g, word h, word i) noexcept nogil:
-    cdef Arguments call = call_of(function, wide, i)
-    call.send, call.send_count, call.send_starts, call.send_type = a, b, c, d
-    call.recv, call.recv_count, call.recv_starts, call.recv_type = e, f, g, h
-    cdef int code = serve(&call)
-    cdef void *own
-    if code != NOT_SERVED:
-        return code
-    own = mpi_s(&call)
-    return _unsupported if own == NULL else (<mpi_9> own)(a, b, c, d, e, f, g, h, i)
 
 
 cdef public int MPI_Barrier(word comm) noexcept nogil:
@@ -695,15 +17,11 @@ cdef public int MPI_Barrier(word comm) noexcept nogil:
     cdef int code = serve(&call)
     if code != NOT_SERVED:
         return code
-    return (<mpi_1> mpi_s(&call))(comm)
+    return (<mpi_1> function_of_mpi(&call))(comm)
 
 
 cdef public int MPI_Bcast(word a, word b, word c, word d, word e) noexcept nogil:
     return bcast_form(False, a, b, c, d, e)
-
-
-cdef public int MPI_Bcast_c(word a, word b, word c, word d, word e) noexcept nogil:
-    return bcast_form(True, a, b, c, d, e)
 
 
 cdef public int MPI_Gather(word a, word b, word c, word d, word e, word f,
@@ -711,19 +29,9 @@ cdef public int MPI_Gather(word a, word b, word c, word d, word e, word f,
     return rooted_form(GATHER, False, a, b, c, d, e, f, g, h)
 
 
-cdef public int MPI_Gather_c(word a, word b, word c, word d, word e, word f,
-                             word g, word h) noexcept nogil:
-    return rooted_form(GATHER, True, a, b, c, d, e, f, g, h)
-
-
 cdef public int MPI_Gatherv(word a, word b, word c, word d, word e, word f, word g,
                             word h, word i) noexcept nogil:
     return gatherv_form(False, a, b, c, d, e, f, g, h, i)
-
-
-cdef public int MPI_Gatherv_c(word a, word b, word c, word d, word e, word f, word g,
-                              word h, word i) noexcept nogil:
-    return gatherv_form(True, a, b, c, d, e, f, g, h, i)
 
 
 cdef public int MPI_Scatter(word a, word b, word c, word d, word e, word f,
@@ -731,19 +39,9 @@ cdef public int MPI_Scatter(word a, word b, word c, word d, word e, word f,
     return rooted_form(SCATTER, False, a, b, c, d, e, f, g, h)
 
 
-cdef public int MPI_Scatter_c(word a, word b, word c, word d, word e, word f,
-                              word g, word h) noexcept nogil:
-    return rooted_form(SCATTER, True, a, b, c, d, e, f, g, h)
-
-
 cdef public int MPI_Scatterv(word a, word b, word c, word d, word e, word f, word g,
                              word h, word i) noexcept nogil:
     return scatterv_form(False, a, b, c, d, e, f, g, h, i)
-
-
-cdef public int MPI_Scatterv_c(word a, word b, word c, word d, word e, word f, word g,
-                               word h, word i) noexcept nogil:
-    return scatterv_form(True, a, b, c, d, e, f, g, h, i)
 
 
 cdef public int MPI_Allgather(word a, word b, word c, word d, word e,
@@ -751,19 +49,9 @@ cdef public int MPI_Allgather(word a, word b, word c, word d, word e,
     return equal_form(ALLGATHER, False, a, b, c, d, e, f, g)
 
 
-cdef public int MPI_Allgather_c(word a, word b, word c, word d, word e,
-                                word f, word g) noexcept nogil:
-    return equal_form(ALLGATHER, True, a, b, c, d, e, f, g)
-
-
 cdef public int MPI_Allgatherv(word a, word b, word c, word d, word e, word f,
                                word g, word h) noexcept nogil:
     return allgatherv_form(False, a, b, c, d, e, f, g, h)
-
-
-cdef public int MPI_Allgatherv_c(word a, word b, word c, word d, word e, word f,
-                                 word g, word h) noexcept nogil:
-    return allgatherv_form(True, a, b, c, d, e, f, g, h)
 
 
 cdef public int MPI_Alltoall(word a, word b, word c, word d, word e,
@@ -771,19 +59,9 @@ cdef public int MPI_Alltoall(word a, word b, word c, word d, word e,
     return equal_form(ALLTOALL, False, a, b, c, d, e, f, g)
 
 
-cdef public int MPI_Alltoall_c(word a, word b, word c, word d, word e,
-                               word f, word g) noexcept nogil:
-    return equal_form(ALLTOALL, True, a, b, c, d, e, f, g)
-
-
 cdef public int MPI_Alltoallv(word a, word b, word c, word d, word e, word f, word g,
                               word h, word i) noexcept nogil:
     return alltoallv_form(ALLTOALLV, False, a, b, c, d, e, f, g, h, i)
-
-
-cdef public int MPI_Alltoallv_c(word a, word b, word c, word d, word e, word f, word g,
-                                word h, word i) noexcept nogil:
-    return alltoallv_form(ALLTOALLV, True, a, b, c, d, e, f, g, h, i)
 
 
 cdef public int MPI_Alltoallw(word a, word b, word c, word d, word e, word f, word g,
@@ -791,58 +69,26 @@ cdef public int MPI_Alltoallw(word a, word b, word c, word d, word e, word f, wo
     return alltoallv_form(ALLTOALLW, False, a, b, c, d, e, f, g, h, i)
 
 
-cdef public int MPI_Alltoallw_c(word a, word b, word c, word d, word e, word f, word g,
-                                word h, word i) noexcept nogil:
-    return alltoallv_form(ALLTOALLW, True, a, b, c, d, e, f, g, h, i)
-
-
 cdef public int MPI_Reduce(word a, word b, word c, word d, word e, word f, word g) noexcept nogil:
     return reduce_form(False, a, b, c, d, e, f, g)
-
-
-cdef public int MPI_Reduce_c(word a, word b, word c, word d, word e,
-                             word f, word g) noexcept nogil:
-    return reduce_form(True, a, b, c, d, e, f, g)
 
 
 cdef public int MPI_Allreduce(word a, word b, word c, word d, word e, word f) noexcept nogil:
     return reduction_form(ALLREDUCE, False, a, b, c, d, e, f)
 
 
-cdef public int MPI_Allreduce_c(word a, word b, word c, word d, word e, word f) noexcept nogil:
-    return reduction_form(ALLREDUCE, True, a, b, c, d, e, f)
-
-
 cdef public int MPI_Scan(word a, word b, word c, word d, word e, word f) noexcept nogil:
     return reduction_form(SCAN, False, a, b, c, d, e, f)
-
-
-cdef public int MPI_Scan_c(word a, word b, word c, word d, word e, word f) noexcept nogil:
-    return reduction_form(SCAN, True, a, b, c, d, e, f)
 
 
 cdef public int MPI_Exscan(word a, word b, word c, word d, word e, word f) noexcept nogil:
     return reduction_form(EXSCAN, False, a, b, c, d, e, f)
 
 
-cdef public int MPI_Exscan_c(word a, word b, word c, word d, word e, word f) noexcept nogil:
-    return reduction_form(EXSCAN, True, a, b, c, d, e, f)
-
-
 cdef public int MPI_Reduce_scatter(word a, word b, word c, word d, word e, word f) noexcept nogil:
     return reduction_form(REDUCE_SCATTER, False, a, b, c, d, e, f)
-
-
-cdef public int MPI_Reduce_scatter_c(word a, word b, word c, word d,
-                                     word e, word f) noexcept nogil:
-    return reduction_form(REDUCE_SCATTER, True, a, b, c, d, e, f)
 
 
 cdef public int MPI_Reduce_scatter_block(word a, word b, word c, word d,
                                          word e, word f) noexcept nogil:
     return reduction_form(REDUCE_SCATTER_BLOCK, False, a, b, c, d, e, f)
-
-
-cdef public int MPI_Reduce_scatter_block_c(word a, word b, word c, word d,
-                                           word e, word f) noexcept nogil:
-    return reduction_form(REDUCE_SCATTER_BLOCK, True, a, b, c, d, e, f)
