@@ -252,11 +252,11 @@ def test_reductions(c, group, op, name, dtype, function):
         check(c.call_Reduce_scatter_block(in_place(), at(got), count, of_type, of_op, group.comm))
         np.testing.assert_array_equal(got[:count], sums[-1][block])
 
-        # The first rank's part is short, the last one's long.
+        # Other counts on each rank. Not the longest last: with IN_PLACE, MPICH 5.0 ends the job
+        # over a part that is longer than what lies before it (source and target overlap).
         counts = [count] * group.size
-        counts[0], counts[-1] = counts[0] - 1, counts[-1] + 1
-        if group.size == 1:
-            counts = [count]
+        counts[0] += 1
+        counts[-1] -= 1
         first = sum(counts[:group.rank])
         expected = sums[-1][first:first + counts[group.rank]]
         got[:] = 9
@@ -453,13 +453,16 @@ def test_ranks_that_describe_one_signature_differently(c, group, count, turn):
         counts, displs = ints([n] * size), ints(n * other for other in range(size))
     else:
         counts, displs = ints([1] * size), places
-    # A rank sends and receives by one type here: Open MPI 5.0 multiplies the receive counts with
-    # the size of the type that is sent, and ranks that get other products choose other algorithms.
-    got = others.array(nothing)
-    sent = others.array(mine)
-    check(c.call_Allgatherv(at(sent), others.count, handle(others.type), at(got), at(counts),
-                            at(displs), handle(others.type), group.comm))
-    others.check(got, everyones)
+    # What both MPIs can't do is not asked of smcoll, which may leave such calls to them. Open MPI 5.0
+    # multiplies the receive counts with the size of the type that is sent, and ranks that get other
+    # products choose other algorithms: a rank sends and receives by one type here. MPICH 5.0 cuts
+    # long messages between the receiver's elements: this one is short.
+    if n <= 1000:
+        got = others.array(nothing)
+        sent = others.array(mine)
+        check(c.call_Allgatherv(at(sent), others.count, handle(others.type), at(got), at(counts),
+                                at(displs), handle(others.type), group.comm))
+        others.check(got, everyones)
     sent = own.array(np.concatenate([numbers(0, n, salt=100 * rank + other)
                                      for other in range(size)]))
     got = others.array(nothing)
