@@ -453,10 +453,10 @@ def test_ranks_that_describe_one_signature_differently(c, group, count, turn):
         counts, displs = ints([n] * size), ints(n * other for other in range(size))
     else:
         counts, displs = ints([1] * size), places
-    # What both MPIs can't do is not asked of smcoll, which may leave such calls to them. Open MPI 5.0
-    # multiplies the receive counts with the size of the type that is sent, and ranks that get other
-    # products choose other algorithms: a rank sends and receives by one type here. MPICH 5.0 cuts
-    # long messages between the receiver's elements: this one is short.
+    # What the MPIs can't do is not asked of smcoll, which may leave such calls to them. Open MPI
+    # 5.0 multiplies the receive counts with the size of the type that is sent, and ranks that get
+    # other products choose other algorithms: a rank sends and receives by one type here. MPICH 5.0
+    # cuts long messages between the receiver's elements: this one is short.
     if n <= 1000:
         got = others.array(nothing)
         sent = others.array(mine)
