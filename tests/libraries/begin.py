@@ -25,14 +25,17 @@ def libmpi() -> str:
 
 
 def served() -> dict[str, int] | None:
-    """Calls from C by who served them; None as long as smcoll doesn't tell.
+    """Calls from C so far, by who carried them out; None where smcoll doesn't tell.
 
-    The one place to change when the interposer has counters.
+    The one place to change when the interposer's counters do.
     """
-    import smcoll
-
-    counters = getattr(smcoll, "library_calls", None)
-    return dict(counters()) if counters else None
+    try:
+        from smcoll.interpose import symbols
+    except ImportError:
+        return None
+    counters = {"left to MPI": "calls_left_to_mpi", "served": "calls_served"}
+    return {title: sum(getattr(symbols, name)().values()) for title, name in counters.items()
+            if hasattr(symbols, name)}
 
 
 def find_libmpi_for_neuron() -> None:
