@@ -61,7 +61,7 @@ def sweep_nodes_command(
         names, selection.sizes(sizes, factor, size_list),
         {"budget": budget, "repetitions": repetitions, "iterations": iterations, "warmup": warmup,
          "validate": validate},
-        selection.known_names("--forms", forms, tuple(FORMS)),
+        selection.known_names("--forms", forms, FORMS),
         selection.numbers_of("ranks", "--network-ranks", network_ranks, MOST) if network_ranks
         else [0])
     output.check_files(json=json_file, csv=csv_file, plot=plot_file)

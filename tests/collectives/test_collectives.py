@@ -83,13 +83,13 @@ def count_of(size: str, typecode: str, config: smcoll.Config) -> int:
     itemsize = np.dtype(typecode).itemsize
     segment = config.segment_size // itemsize
     sizes = {
-        "inline": config.inline_size // itemsize,
-        "inline+1": config.inline_size // itemsize + 1,
+        "inline": config.internals.inline_size // itemsize,
+        "inline+1": config.internals.inline_size // itemsize + 1,
         "segment-1": segment - 1,
         "segment": segment,
         "segment+1": segment + 1,
         "bank": config.segments * segment + 1,
-        "rounds": (config.banks * config.segments + 1) * segment + 3,
+        "rounds": (config.internals.banks * config.segments + 1) * segment + 3,
     }
     return sizes[size] if size in sizes else int(size)
 
@@ -153,7 +153,7 @@ def run_row(comm, row: dict, config: smcoll.Config, seed: int, repeat: int = 2) 
 @pytest.mark.mpi(*ALL_RANKS)
 @pytest.mark.parametrize("number", range(len(CONFIGS)))
 def test_covering_design(comm_world, number):
-    config = smcoll.Config(**CONFIGS[number])
+    config = chosen.config(**CONFIGS[number])
     for placement, domains in PLACEMENTS.items():
         with placed(domains(comm_world.size)), smcoll.Comm(comm_world, config) as comm:
             for seed, row in enumerate(ROWS):
