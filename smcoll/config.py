@@ -126,11 +126,9 @@ def _algorithms(value) -> str:
             raise ValueError(f"{value!r} is not of the form collective=name,collective=name")
         value = dict(part.split("=") for part in parts)
     for collective, name in value.items():
-        names = ALGORITHMS.get(collective, ())
-        if len(names) < 2:
-            choices = (one for one in ALGORITHMS if len(ALGORITHMS[one]) > 1)
-            raise ValueError(f"{collective!r} is no collective that has a choice (one of "
-                             f"{', '.join(choices)})")
+        names = ALGORITHMS.get(collective)
+        if names is None:
+            raise ValueError(f"{collective!r} is none of {', '.join(ALGORITHMS)}")
         if name not in names:
             raise ValueError(f"{name!r} is no {collective} algorithm (one of {', '.join(names)})")
     return ",".join(f"{one}={value[one]}" for one in ALGORITHMS if one in value)

@@ -500,11 +500,6 @@ cdef class Mapping:
         return self.layout.control
 
     @property
-    def streams_bytes(self):
-        """Bytes of one rank's streams."""
-        return self.layout.streams
-
-    @property
     def bytes_per_rank(self):
         """Bytes of memory in one rank's range, all of it reserved."""
         return self.layout.control + self.layout.streams + self.layout.data

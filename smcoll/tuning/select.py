@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, replace
 
 from smcoll.algorithms import ALGORITHMS, IN_RANK_ORDER, RADICES
+from smcoll.base.internals import Internals
 from smcoll.config import MAX_SEGMENTS
 
 KIB = 1024
@@ -33,7 +34,7 @@ class Decision:
     segments: int  # of a bank that are used in turn
     pipelined: bool
     reason: str
-    arity: int = 2             # LHS's n: its best, by their model and measurements
+    arity: int = Internals.arity   # LHS's n
     points: tuple = ()         # what was measured: (bytes, predicted µs or None, measured µs)
 
     def evidence(self, nbytes: int) -> tuple[float | None, float | None]:

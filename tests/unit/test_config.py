@@ -55,7 +55,7 @@ INVALID = {
     "fan_in": ["-1", "256", "wide"],
     "fan_out": ["-1", "256"],
     "algorithms": ["tiled", "allreduce=no_such", "allreduce=", "allreduce=tiled=2", "reduce=auto",
-                   "gather=direct", "all=tiled"],
+                   "gatherv=direct", "all=tiled"],
     "across_nodes": ["maybe", "recursive_doubling"],
     "pipeline": ["perhaps", "2"],
     "table": [""],
