@@ -166,7 +166,7 @@ def test_covering_design(comm_world, number):
     "collective, name", [pair for pair in NAMED if pair[0] in ("reduce", "allreduce")]
 )
 def test_all_ops_and_types_through_comm(comm_world, collective, name):
-    config = smcoll.Config(segment_size=4096, **{collective: name})
+    config = smcoll.Config(segment_size=4096, algorithms={collective: name})
     rank, ranks = comm_world.rank, comm_world.size
     with placed(even(ranks, 2)), smcoll.Comm(comm_world, config) as comm:
         pairs = [pair for pair in itertools.product(OPS, TYPES) if defined(*pair)]

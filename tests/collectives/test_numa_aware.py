@@ -207,7 +207,7 @@ def test_operations_of_the_user_s_that_commute(comm_world, collective):
     mine = data("SUM", "q", rank, count, 3)
     wanted = expected("SUM", "q", ranks, count, 3)
     for name in ALGORITHMS[collective]:
-        config = smcoll.Config(segment_size=4096, **{collective: name})
+        config = smcoll.Config(segment_size=4096, algorithms={collective: name})
         with placed(uneven(ranks, 2)), smcoll.Comm(comm_world, config) as comm:
             result = np.zeros(count, "q")
             if collective == "reduce":
