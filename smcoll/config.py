@@ -6,15 +6,14 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from dataclasses import Field, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 from smcoll.algorithms import ALGORITHMS
+from smcoll.base.internals import Internals, internals_of
 
 PAGE = os.sysconf("SC_PAGESIZE")
-MAX_BANKS = 8
 MAX_SEGMENTS = 64
-MAX_INLINE_SLOTS = 1024
 RADIX_LIMIT = 255
 
 # Variables that are no fields of Config: where ranks are and what machine they are on (topology),
@@ -119,15 +118,28 @@ def _one_of(*names: str):
     return convert
 
 
-def _algorithm(collective: str):
-    def convert(value) -> str:
-        name = str(value).strip()
-        names = ("auto", *ALGORITHMS[collective])
+def _algorithms(value) -> str:
+    """``{"allreduce": "tiled"}`` or ``"allreduce=tiled"`` -> the latter, in the table's order."""
+    if isinstance(value, str):
+        parts = [part for part in value.replace(" ", "").split(",") if part]
+        if any(part.count("=") != 1 for part in parts):
+            raise ValueError(f"{value!r} is not of the form collective=name,collective=name")
+        value = dict(part.split("=") for part in parts)
+    for collective, name in value.items():
+        names = ALGORITHMS.get(collective)
+        if names is None:
+            raise ValueError(f"{collective!r} is none of {', '.join(ALGORITHMS)}")
         if name not in names:
             raise ValueError(f"{name!r} is no {collective} algorithm (one of {', '.join(names)})")
-        return name
+    return ",".join(f"{one}={value[one]}" for one in ALGORITHMS if one in value)
 
-    return convert
+
+def _across_nodes(value) -> str:
+    """One of the names; truth values stand for the first two."""
+    try:
+        return "auto" if _boolean(value) else "off"
+    except ValueError:
+        return _one_of("auto", "off", "tree", "dissemination", "tiled")(value)
 
 
 def _table(value) -> str:
@@ -156,26 +168,15 @@ class Config:
         "128K", _segment_size, "bytes",
         "a rank's data region in one segment; rounded up to whole pages, 1 page to 16 MiB")
     segments: int = _setting(8, _integer(1, MAX_SEGMENTS), "", "segments in a bank")
-    banks: int = _setting(2, _integer(1, MAX_BANKS), "", "banks of segments, and of inline slots")
     fan_in: int = _setting(
         0, _integer(0, RADIX_LIMIT), "children",
         "radix of fan-in trees (a parent has this many children); 0: chosen by size and ranks")
     fan_out: int = _setting(
         0, _integer(0, RADIX_LIMIT), "children",
         "radix of fan-out trees; 0: chosen by size and ranks")
-    arity: int = _setting(
-        2, _integer(2, RADIX_LIMIT), "",
-        "n of n-ary trees, which follow the hardware: a parent has n - 1 children in each round")
-    allreduce: str = _setting("auto", _algorithm("allreduce"), "", "Allreduce algorithm by name")
-    reduce: str = _setting("auto", _algorithm("reduce"), "", "Reduce algorithm by name")
-    bcast: str = _setting("auto", _algorithm("bcast"), "", "Bcast algorithm by name")
-    barrier: str = _setting("auto", _algorithm("barrier"), "", "Barrier algorithm by name")
-    reduce_scatter: str = _setting(
-        "auto", _algorithm("reduce_scatter"), "", "Reduce_scatter algorithm by name")
-    scatter: str = _setting(
-        "auto", _algorithm("scatter"), "", "Scatter and Scatterv algorithm by name")
-    scan: str = _setting("auto", _algorithm("scan"), "", "Scan algorithm by name")
-    exscan: str = _setting("auto", _algorithm("exscan"), "", "Exscan algorithm by name")
+    algorithms: str = _setting(
+        "", _algorithms, "",
+        "algorithms by name, such as allreduce=tiled,scan=chain; the others are chosen")
     table: str = _setting(
         "auto", _table, "", "decision table of smcoll tune: auto (this user's, of this machine), "
         "off, or a file")
@@ -187,55 +188,15 @@ class Config:
         True, _boolean, "",
         "sections of a large vector overlap in successive segments; off: one after the other, "
         "and one single segment for recursive doubling and recursive halving")
-    inline_size: int = _setting(
-        2048, _bytes_between(32, 32768), "bytes",
-        "largest all-read exchange whose data travel in the flag's own cache lines")
-    rooted_inline_size: int = _setting(
-        224, _bytes_between(32, 8192), "bytes",
-        "largest Bcast, Reduce or Scan whose data travel in the flag's own cache lines")
-    inline_slots: int = _setting(
-        32, _integer(1, MAX_INLINE_SLOTS), "",
-        "places for such data per bank: how far ranks that nobody waits for run ahead of others")
-    stream_size: int = _setting(
-        "2M", _bytes_between(1, 1 << 30), "bytes",
-        "a rank's chunks for messages to single ranks (Gather, Scatter, Alltoall): rings of 8 "
-        "chunks of 1 page to 32 KiB to every rank")
-    streaming_size: int = _setting(
-        0, _bytes_between(0, 1 << 50), "bytes",
-        "results of at least this size are written around the caches (non-temporal stores); 0: "
-        "where the arrays of all ranks outgrow the last-level cache, by collective")
     stores: str = _setting(
         "auto", _one_of("auto", "ordinary", "string", "non_temporal"), "",
         "how a rank writes what others read: ordinary (vector) stores, the processor's string copy "
         "(string), or non_temporal stores around the caches; auto: the kind that is measured to be "
         "the cheapest, by collective and size (explain says)")
-    across_nodes: bool = _setting(
-        True, _boolean, "",
-        "over several nodes: shared memory in each, messages between them; off: MPI wholly")
-    between_nodes: str = _setting(
-        "auto", _one_of("auto", "recursive_doubling", "dissemination"), "",
-        "how nodes exchange short vectors in Allreduce and Barrier: auto, recursive_doubling or "
-        "dissemination")
-    watch_nodes: bool = _setting(
-        True, _boolean, "",
-        "over several nodes, their leaders hold a TCP connection to each other, by whose end they "
-        "learn that one has died, and ask the living in long waits which calls they were in; off: "
-        "they learn a death from others of its node, or by the timeout")
-    slice_above: int = _setting(
-        "32K", _bytes_between(0, 1 << 50), "bytes",
-        "over several nodes, an Allreduce of more is cut into slices that several ranks of a node "
-        "exchange at once; up to this size only leaders do")
-    network_ranks: int = _setting(
-        0, _integer(0, 4096), "ranks",
-        "ranks of a node that exchange slices at once; 0: 4, or the ranks of the smallest node")
-    network_section: int = _setting(
-        "128K", _bytes_between(4096, 1 << 30), "bytes",
-        "over several nodes, piece of a long vector (of each slice) that is on the network while "
-        "the next is in shared memory")
-    bundle_size: int = _setting(
-        "8K", _bytes_between(0, 1 << 30), "bytes",
-        "over several nodes, the longest message between two ranks that travels with others "
-        "between the same nodes (Gather, Scatter, Alltoall, Allgather)")
+    across_nodes: str = _setting(
+        "auto", _across_nodes, "",
+        "over several nodes: shared memory in each, messages between them; tree, dissemination, "
+        "tiled: the same, and Allreduces of any size in that form; off: MPI wholly")
     eager: bool = _setting(
         False, _boolean, "", "make the whole segment with the communicator, not at the first call")
     strict: bool = _setting(
@@ -248,10 +209,6 @@ class Config:
         "", _signal_name, "",
         "on this signal a process says on stderr where its Python threads are and who waits for "
         "whom in its communicators (SIGQUIT, say; empty: none)")
-    spin: int = _setting(
-        -1, _integer(-1, 10_000_000), "polls",
-        "polls before yielding the CPU to wait for another rank of the node; -1: 1000, or 0 where "
-        "ranks outnumber CPUs; none while two run on one CPU")
     budget: int = _setting(
         0, _bytes_between(0, 1 << 50), "bytes",
         "shared memory all ranks of this node may use; 0: half of /dev/shm, and for memfd a "
@@ -265,26 +222,14 @@ class Config:
         False, _boolean, "",
         "ranks map each other's shared heaps, and read and write arrays that lie there directly; "
         "SMCOLL_HEAP=1 puts numpy's arrays there, too")
-    heap_threshold: int = _setting(
-        "32K", _bytes_between(1, 1 << 50), "bytes",
-        "numpy's arrays of at least this size go to the heap; calls use them there where that is "
-        "faster (direct_size)")
     heap_size: int = _setting(
         0, _bytes_between(0, 1 << 50), "bytes",
         "memory that the heaps of all ranks of this node may have; 0: half of the node's")
-    direct_size: int = _setting(
-        0, _bytes_between(0, 1 << 50), "bytes",
-        "arrays and messages of so many bytes are used where they lie in a heap; 0: chosen by "
-        "collective and ranks, more than cores' own caches hold and at least heap_threshold")
     kernel_copy: bool = _setting(
         True, _boolean, "",
         "what a long Scatter or Alltoall hands out is copied once, where that is measured to be "
         "faster: receivers read the sender's memory through the kernel (process_vm_readv), where "
         "it lets them; off: everything goes through the segment")
-    kernel_copy_size: int = _setting(
-        0, _bytes_between(0, 1 << 50), "bytes",
-        "from so many bytes handed out to other ranks on it is always done; 0: where it is faster, "
-        "from 256 KiB on")
     libraries: bool = _setting(
         False, _boolean, "",
         "with install() and smcoll run: collectives that C libraries call go through shared "
@@ -293,22 +238,36 @@ class Config:
         False, _boolean, "", "one line on stderr for each communicator, and statistics at exit")
     disable: bool = _setting(False, _boolean, "", "everything goes to MPI")
 
+    # No setting: what tests and measurements change. It travels to other ranks as settings do.
+    internals: Internals = field(default=None)  # type: ignore[assignment]
+
     if TYPE_CHECKING:
         # Texts as in the environment are taken, too: segment_size="32K".
-        def __init__(self, **fields: float | str | bool) -> None: ...
+        def __init__(self, **fields: float | str | bool | Mapping[str, Any]) -> None: ...
 
     def __post_init__(self):
         warn_of_unknown_names()
-        for entry in fields(self):
+        for entry in settings():
             value, source = getattr(self, entry.name), entry.name
             if value is None:
                 source = environment_name(entry.name)
                 value = os.environ.get(source, entry.metadata["default"])
             try:
                 value = entry.metadata["convert"](value)
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, AttributeError) as error:
                 raise ValueError(f"{source}: {error}") from None
             object.__setattr__(self, entry.name, value)
+        object.__setattr__(self, "internals", internals_of(self.internals))
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The algorithms that are set by name, by collective."""
+        return dict(part.split("=") for part in self.algorithms.split(",") if part)
+
+
+def settings() -> list[Field]:
+    """The fields of Config that users set."""
+    return [entry for entry in fields(Config) if entry.metadata]
 
 
 def environment_name(name: str) -> str:
@@ -318,7 +277,7 @@ def environment_name(name: str) -> str:
 
 def unknown_names(environment: Mapping[str, str]) -> list[str]:
     """One line for each ``SMCOLL_*`` variable that means nothing, with the nearest that does."""
-    known = [*(environment_name(entry.name) for entry in fields(Config)), *OTHER_VARIABLES]
+    known = [*(environment_name(entry.name) for entry in settings()), *OTHER_VARIABLES]
     lines = []
     for name in sorted(environment):
         if (not name.startswith("SMCOLL_") or name.startswith(OTHER_PREFIXES)
@@ -362,5 +321,5 @@ def describe() -> list[dict[str, str]]:
             "unit": entry.metadata["unit"],
             "documentation": entry.metadata["doc"],
         }
-        for entry in fields(Config)
+        for entry in settings()
     ]

@@ -25,7 +25,8 @@ from smcoll.memory.huge_pages cimport HUGE_PAGE, make_huge, map_at_huge_page
 from smcoll.segment cimport AWAITS_MPI, Layout, Published, Status
 
 from smcoll.algorithms import EXCHANGE, ROOTED
-from smcoll.config import MAX_INLINE_SLOTS, MAX_SEGMENTS
+from smcoll.base.internals import MAX_INLINE_SLOTS
+from smcoll.config import MAX_SEGMENTS
 
 cdef extern from "sys/mman.h" nogil:
     int madvise(void *start, size_t length, int advice) noexcept
@@ -147,6 +148,14 @@ cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size
     return 0
 
 
+cdef int configured_layout(Layout *layout, int ranks, config) except -1:
+    """The layout of so many ranks' segment with these settings."""
+    inner = config.internals
+    return compute_layout(layout, ranks, inner.banks, config.segments, config.segment_size,
+                          inner.inline_slots, inner.inline_size, inner.rooted_inline_size,
+                          inner.stream_size)
+
+
 def memory_cost(config, int ranks):
     """Bytes of shared memory for a communicator of ``ranks`` ranks on one node.
 
@@ -162,9 +171,7 @@ def memory_cost(config, int ranks):
     """
     cdef Layout layout
     cdef size_t page = PAGE
-    compute_layout(&layout, ranks, config.banks, config.segments, config.segment_size,
-                   config.inline_slots, config.inline_size, config.rooted_inline_size,
-                   config.stream_size)
+    configured_layout(&layout, ranks, config)
     return {
         "header": page,
         "control": ranks * layout.control,
@@ -317,9 +324,7 @@ cdef class Mapping:
         self.descriptor = -1
         self.owner_process = os.getpid()
         self.rank = rank
-        compute_layout(&self.layout, ranks, config.banks, config.segments, config.segment_size,
-                       config.inline_slots, config.inline_size, config.rooted_inline_size,
-                       config.stream_size)
+        configured_layout(&self.layout, ranks, config)
 
     def create(self, bytes nonce, str kind="shm"):
         """Make the file, of ``kind`` shm or memfd and of full (sparse) size. Returns its name.
@@ -493,11 +498,6 @@ cdef class Mapping:
     def control_bytes(self):
         """Bytes of one rank's control pages."""
         return self.layout.control
-
-    @property
-    def streams_bytes(self):
-        """Bytes of one rank's streams."""
-        return self.layout.streams
 
     @property
     def bytes_per_rank(self):

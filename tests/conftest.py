@@ -67,9 +67,9 @@ def pytest_configure(config):
     )
     if config.getoption("heap"):
         # Jobs and programs that tests start inherit it.
-        os.environ |= {"SMCOLL_HEAP": "1", "SMCOLL_HEAP_THRESHOLD": "1",
-                       "SMCOLL_DIRECT_SIZE": "1", "SMCOLL_SCAN": "shared_heap",
-                       "SMCOLL_EXSCAN": "shared_heap"}
+        os.environ |= {"SMCOLL_HEAP": "1",
+                       "SMCOLL_ALGORITHMS": "scan=shared_heap,exscan=shared_heap",
+                       "SMCOLL_TEST_INTERNALS": "heap_threshold=1,direct_size=1"}
 
 
 def pytest_generate_tests(metafunc):

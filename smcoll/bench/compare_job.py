@@ -42,7 +42,7 @@ class CompareTask:
     def contenders(self, collective: str) -> dict[str, dict]:
         """Name of each of smcoll's rows for a collective: the settings that make it."""
         chosen = {"smcoll" if name == "auto" else f"smcoll {name}":
-                  {} if name == "auto" else {collective: name}
+                  {} if name == "auto" else {"algorithms": f"{collective}={name}"}
                   for name in self.algorithms_of(collective)}
         if self.heap and collective != "barrier":
             return {HEAP: {"heap": True}} | chosen

@@ -8,13 +8,8 @@ from dataclasses import dataclass, field
 
 from smcoll.bench.points import points_of
 
-ALWAYS, NEVER = 0, 1 << 50
-# Allreduce across nodes in the three forms of Li, Hoefler & Snir 2013 (2.5, Fig. 21), as settings.
-FORMS = {
-    "tree": {"between_nodes": "recursive_doubling", "slice_above": NEVER},
-    "dissemination": {"between_nodes": "dissemination", "slice_above": NEVER},
-    "tiled": {"slice_above": ALWAYS},
-}
+# Allreduce across nodes in the three forms of Li, Hoefler & Snir 2013 (2.5, Fig. 21).
+FORMS = ("tree", "dissemination", "tiled")
 COLLECTIVES = ("barrier", "allreduce")
 
 
@@ -36,11 +31,11 @@ class NodesTask:
         found = {}
         for form in self.forms:
             if form != "tiled":
-                found[form] = FORMS[form]
+                found[form] = {"across_nodes": form}
             elif collective != "barrier":
                 for number in self.network_ranks:
                     name = f"tiled, {number} at once" if number else "tiled"
-                    found[name] = FORMS[form] | {"network_ranks": number}
+                    found[name] = {"across_nodes": form, "internals": {"network_ranks": number}}
         return found
 
     def points(self) -> Iterator[tuple[str, int]]:

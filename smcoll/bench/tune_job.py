@@ -45,7 +45,7 @@ class TuneTask:
         found = []
         for algorithm in ALGORITHMS[collective]:
             if algorithm == SHARED_HEAP and not (
-                    self.heap and nbytes >= Config(**self.config).heap_threshold):
+                    self.heap and nbytes >= Config(**self.config).internals.heap_threshold):
                 continue  # arrays are private
             if not worth_its_work(algorithm, nbytes, ranks):
                 continue

@@ -55,9 +55,7 @@ def compare_command(
     budget: Annotated[float, typer.Option(
         min=0.01, metavar="SECONDS", rich_help_panel=options.PRECISION,
         help="For each collective and size.")] = 0.8,
-    repetitions: Annotated[int, typer.Option(
-        "-r", "--repetitions", min=1, metavar="N", rich_help_panel=options.PRECISION,
-        help="Blocks of each, by turns.")] = 15,
+    repetitions: options.Repetitions = 15,
     iterations: options.Iterations = 0,
     warmup: options.Warmup = 0,
     offset: options.Offset = 16,

@@ -152,10 +152,10 @@ def gather(ranks: int) -> dict:
         "ranks_outnumber_cores": crowded,
         "layout": {
             "formula": FORMULA,
-            "banks": settings.banks,
+            "banks": settings.internals.banks,
             "segments": settings.segments,
             "segment_size": settings.segment_size,
-            "inline_slots": settings.inline_slots,
+            "inline_slots": settings.internals.inline_slots,
             **memory_cost(settings, ranks),
         },
         "algorithms": {

@@ -28,6 +28,9 @@ SizeList = Annotated[str, typer.Option(
 Iterations = Annotated[int, typer.Option(
     "-i", "--iterations", min=0, metavar="N", show_default="what fits", rich_help_panel=PRECISION,
     help="Calls in a block.")]
+Repetitions = Annotated[int, typer.Option(
+    "-r", "--repetitions", min=1, metavar="N", rich_help_panel=PRECISION,
+    help="Blocks of each, by turns.")]
 Warmup = Annotated[int, typer.Option(
     "-x", "--warmup", min=0, metavar="N", show_default="a few percent", rich_help_panel=PRECISION,
     help="Calls before the first block.")]

@@ -50,9 +50,7 @@ def sweep_command(
     budget: Annotated[float, typer.Option(
         min=0.001, metavar="SECONDS", rich_help_panel=options.PRECISION,
         help="For each variant and message size.")] = 0.1,
-    repetitions: Annotated[int, typer.Option(
-        "-r", "--repetitions", min=1, metavar="N", rich_help_panel=options.PRECISION,
-        help="Blocks of each, by turns.")] = 7,
+    repetitions: options.Repetitions = 7,
     iterations: options.Iterations = 0,
     warmup: options.Warmup = 0,
     offset: options.Offset = 16,

@@ -40,9 +40,7 @@ def sweep_nodes_command(
     budget: Annotated[float, typer.Option(
         min=0.001, metavar="SECONDS", rich_help_panel=options.PRECISION,
         help="For each form and message size.")] = 0.3,
-    repetitions: Annotated[int, typer.Option(
-        "-r", "--repetitions", min=1, metavar="N", rich_help_panel=options.PRECISION,
-        help="Blocks of each, by turns.")] = 9,
+    repetitions: options.Repetitions = 9,
     iterations: options.Iterations = 0,
     warmup: options.Warmup = 0,
     validate: options.Validate = True,
@@ -61,7 +59,7 @@ def sweep_nodes_command(
         names, selection.sizes(sizes, factor, size_list),
         {"budget": budget, "repetitions": repetitions, "iterations": iterations, "warmup": warmup,
          "validate": validate},
-        selection.known_names("--forms", forms, tuple(FORMS)),
+        selection.known_names("--forms", forms, FORMS),
         selection.numbers_of("ranks", "--network-ranks", network_ranks, MOST) if network_ranks
         else [0])
     output.check_files(json=json_file, csv=csv_file, plot=plot_file)

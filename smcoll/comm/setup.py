@@ -108,7 +108,7 @@ def set_up(comm: MPI.Intracomm,
     placement = Placement([fact["node"] for fact in facts], [fact["switches"] for fact in facts])
     if placement.nodes == 1:
         engine, problem = _node_engine(comm, config, facts, instructions)
-    elif config.across_nodes:
+    elif config.across_nodes != "off":
         _check_all(facts, "off_network")
         engine, problem = _spanning_engine(comm, config, facts, instructions, placement)
     else:
@@ -198,7 +198,7 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
                 engine.use_processes(memories, select.kernel_copy_sizes(config, size),
                                      select.measured_routes(config, size))
             engine.use_core_cache(core_cache)
-            if not config.streaming_size:
+            if not config.internals.streaming_size:
                 nbytes, caches = sysfs.last_level_caches()
                 engine.write_around_caches(select.streaming_sizes(
                     size, nbytes * min(caches, size)))
@@ -247,14 +247,14 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
         if engine is not None:
             engine.close()
         return None, problem
-    if config.watch_nodes and not all(record["watched"] for record in records):
+    if config.internals.watch_nodes and not all(record["watched"] for record in records):
         try:
             hidden.watches[placed] = watch_leaders(comm, gather, placement, rank)
         except BaseException:
             engine.close()
             raise
     watch, unwatched = None, "watch_nodes is off"
-    if config.watch_nodes:
+    if config.internals.watch_nodes:
         watch, unwatched = hidden.watches[placed]
     # Choices that the ranks compare: nodes may differ in their CPUs.
     oversubscribed = any(record["oversubscribed"] for record in records)
@@ -264,8 +264,9 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
     if unheeded and rank == 0:
         print(f"smcoll: {unheeded}; this communicator of {size} ranks is on {placement.nodes} "
               "nodes", file=sys.stderr, flush=True)
-    spanning.use(select.decide(dataclasses.replace(config, **dict.fromkeys(
-        ONE_NODE_ONLY, "auto")), size, oversubscribed))
+    spanning.use(select.decide(dataclasses.replace(config, algorithms={
+        collective: name for collective, name in config.named.items()
+        if collective not in ONE_NODE_ONLY}), size, oversubscribed))
     return spanning, ""
 
 

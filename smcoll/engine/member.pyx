@@ -34,15 +34,13 @@ cdef class Member:
         self.team.oversubscribed = oversubscribed
         self.team.domains = &self.domains.view
         for collective in range(COLLECTIVES):
-            self.team.streaming_from[collective] = config.streaming_size or SIZE_MAX
+            self.team.streaming_from[collective] = config.internals.streaming_size or SIZE_MAX
             self.team.kernel_copy_from[collective] = SIZE_MAX
             self.team.direct_from[collective] = SIZE_MAX
         self.team.attendant = <void *> self.attendant
         self.team.base = mapping.base
         self.team.layout = mapping.layout
         init_team(&self.team, start)
-        if config.spin >= 0:
-            self.team.spin = self.team.polls = config.spin
         # As such, and two more lists for slices.
         self.sources = <const void **> malloc(3 * size * sizeof(void *))
         self.team.scratch = <int *> malloc(2 * size * sizeof(int))

@@ -14,7 +14,7 @@ cdef int allreduce_between(Span span, const Reduction *reduction, char *vector, 
     """``vector`` becomes the reduction of all nodes' vectors: in their order where operands must
     keep it, else as they lie below switches, so that the first steps stay there (LHS 2.5).
 
-    ``peers``: the rank that does it on each node. By ``Config.between_nodes``; the default is what
+    ``peers``: the rank that does it on each node. By ``Config.across_nodes``; the default is what
     takes fewest steps: recursive doubling takes two more where nodes are no power of two.
     """
     cdef int mine = span.mine
@@ -29,8 +29,8 @@ cdef int allreduce_between(Span span, const Reduction *reduction, char *vector, 
 cdef str chosen_between(Span span, size_t nbytes):
     """The algorithm for a vector of so many bytes."""
     cdef int nodes = span.nodes
-    if span.config.between_nodes != "auto":
-        return span.config.between_nodes
+    if span.config.across_nodes in ("tree", "dissemination"):
+        return "recursive_doubling" if span.config.across_nodes == "tree" else "dissemination"
     few_bytes = nbytes * <size_t> nodes <= 16384
     return "dissemination" if nodes & (nodes - 1) and few_bytes else "recursive_doubling"
 

@@ -106,7 +106,7 @@ cdef int reduce_to_root(Span span, const Reduction *reduction, int root) except 
 
 cdef int users_of_network(Span span):
     """Ranks of each node that exchange their slices of a long vector at the same time."""
-    wanted = span.config.network_ranks or 4
+    wanted = span.config.internals.network_ranks or 4
     return min(wanted, span.placement.fewest)
 
 

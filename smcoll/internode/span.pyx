@@ -9,7 +9,7 @@ import numpy
 from smcoll.internode.placement import layout, neighbours
 from smcoll.tuning.select import decision_for, override
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport SIZE_MAX, uint64_t
 
 from smcoll.base.signature cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER,
@@ -28,7 +28,7 @@ cdef enum:
     INTERNAL = 8
 
 # Collectives whose algorithms, set by name, have no part in a composition: an Allreduce is one of
-# Reduce, Bcast and what `between_nodes` says.
+# Reduce, Bcast and what `across_nodes` says.
 ONE_NODE_ONLY = ("allreduce", "barrier", "scatter")
 
 
@@ -59,12 +59,14 @@ cdef class Span:
             decision_for(node.decisions, "reduce", 0), "reduce", algorithm="fan_in"))
         self.fan_out = node.plans.plan(COLLECTIVE_BCAST, override(
             decision_for(node.decisions, "bcast", 0), "bcast", algorithm="fan_out"))
-        self.in_lines = config.rooted_inline_size
-        self.network_section = config.network_section
-        self.slice_above = config.slice_above
-        self.bundle_size = config.bundle_size
-        self.reduce_is_named = config.reduce != "auto"
-        self.bcast_is_named = config.bcast != "auto"
+        inner = config.internals
+        self.in_lines = inner.rooted_inline_size
+        self.network_section = inner.network_section
+        self.slice_above = {"auto": inner.slice_above, "tiled": 0}.get(
+            config.across_nodes, SIZE_MAX)
+        self.bundle_size = inner.bundle_size
+        self.reduce_is_named = "reduce" in config.named
+        self.bcast_is_named = "bcast" in config.named
 
     cdef void begin(self, uint64_t call, uint64_t counted, uint64_t signature, uint64_t total):
         """The next call; ``counted``: its number as users count."""
@@ -84,9 +86,9 @@ cdef class Span:
 
     def unheeded(self):
         """Which names that are set hold on one node only, in words; empty where none is set."""
-        names = [f"{name}={getattr(self.config, name)!r}" for name in ONE_NODE_ONLY
-                 if getattr(self.config, name) != "auto"]
-        return f"Config({', '.join(names)}) holds for ranks of one node" if names else ""
+        names = [f"{collective}={name}" for collective, name in self.config.named.items()
+                 if collective in ONE_NODE_ONLY]
+        return f"the name {', '.join(names)} holds for ranks of one node" if names else ""
 
     def stage_name(self, collective, size_t nbytes):
         """The algorithm of a stage of so many bytes in this node."""

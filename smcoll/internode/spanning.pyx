@@ -362,7 +362,7 @@ cdef class SpanningEngine(Engine):
             if collective == "reduce":
                 parameters["stages"].reverse()
         if collective in ("gather", "scatter", "alltoall"):
-            parameters["bundle_size"] = self.config.bundle_size
+            parameters["bundle_size"] = span.bundle_size
             return "a bundle for each pair of nodes", parameters
         if collective == "reduce_scatter":
             return "a part for each node", parameters

@@ -172,7 +172,7 @@ cdef make_or_limit(config, int ranks_on_node):
 
 
 def use(config=None):
-    """From now on numpy puts arrays of ``heap_threshold`` bytes and more into the heap.
+    """From now on numpy puts arrays of ``internals.heap_threshold`` bytes and more into the heap.
 
     In the calling thread, and in what copies or inherits its context. Where the heap can't be had
     nothing changes. False then.
@@ -183,7 +183,7 @@ def use(config=None):
         ensure(config)
     except OSError:
         return False
-    threshold = config.heap_threshold
+    threshold = config.internals.heap_threshold
     PyDataMem_SetHandler(_above)
     return True
 

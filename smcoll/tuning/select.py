@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, replace
 
 from smcoll.algorithms import ALGORITHMS, IN_RANK_ORDER, RADICES
+from smcoll.base.internals import Internals
 from smcoll.config import MAX_SEGMENTS
 
 KIB = 1024
@@ -33,7 +34,7 @@ class Decision:
     segments: int  # of a bank that are used in turn
     pipelined: bool
     reason: str
-    arity: int = 2             # LHS's n: its best, by their model and measurements
+    arity: int = Internals.arity   # LHS's n
     points: tuple = ()         # what was measured: (bytes, predicted µs or None, measured µs)
 
     def evidence(self, nbytes: int) -> tuple[float | None, float | None]:
@@ -148,8 +149,8 @@ def kernel_copy_sizes(config, ranks: int) -> dict[str, int]:
 
     ``measured_routes`` says of which that is only done where it turns out to be faster.
     """
-    return {"scatter": config.kernel_copy_size or (256 if ranks == 2 else 1536) * KIB,
-            "alltoall": config.kernel_copy_size or 256 * KIB}
+    return {"scatter": config.internals.kernel_copy_size or (256 if ranks == 2 else 1536) * KIB,
+            "alltoall": config.internals.kernel_copy_size or 256 * KIB}
 
 
 def measured_routes(config, ranks: int) -> tuple[str, ...]:
@@ -158,7 +159,7 @@ def measured_routes(config, ranks: int) -> tuple[str, ...]:
     In a Scatter to several ranks the kernel is: they copy at once what the root would have to copy
     alone. The root's own time would not tell, for it may run ahead of them.
     """
-    if config.kernel_copy_size:
+    if config.internals.kernel_copy_size:
         return ()
     return ("scatter", "alltoall") if ranks == 2 else ("alltoall",)
 
@@ -170,7 +171,7 @@ def shortest_direct(config, core_cache: int) -> int:
     line by line from the core of its owner, who has stored it as programs do. Staged, it is stored
     as suits the reader (docs/stores.md), and one copies in while the other copies out.
     """
-    return config.direct_size or max(config.heap_threshold, 2 * core_cache)
+    return config.internals.direct_size or max(config.internals.heap_threshold, 2 * core_cache)
 
 
 def direct_sizes(config, ranks: int, core_cache: int = 0) -> dict[str, int]:
@@ -180,12 +181,12 @@ def direct_sizes(config, ranks: int, core_cache: int = 0) -> dict[str, int]:
     other one's copy, or make it alone; staged, both work at the same time. Of what a rank hands out
     in a Scatter or Alltoall a message is one part.
     """
-    if config.direct_size:
-        return dict.fromkeys(("gather", "scatter", "alltoall"), config.direct_size)
+    if config.internals.direct_size:
+        return dict.fromkeys(("gather", "scatter", "alltoall"), config.internals.direct_size)
     least = {"gather": 16 << 20, "scatter": 8 << 20} if ranks == 2 else {}
     shortest = {"gather": 2 * core_cache, "scatter": 2 * core_cache // ranks,
                 "alltoall": 2 * core_cache // ranks}
-    return {collective: max(least.get(collective, 0), nbytes, config.heap_threshold)
+    return {collective: max(least.get(collective, 0), nbytes, config.internals.heap_threshold)
             for collective, nbytes in shortest.items()}
 
 
@@ -220,14 +221,13 @@ def decide(config, ranks: int, oversubscribed: bool,
     tables = {}
     radix = default_radix(ranks, oversubscribed)
     for collective, names in ALGORITHMS.items():
-        # A collective with one algorithm has no setting.
-        wanted = getattr(config, collective, "auto")
-        if wanted == "auto":
+        wanted = config.named.get(collective)
+        if wanted is None:
             rows = defaults(collective, ranks, oversubscribed, domains)
             reason = "built-in default" + (", ranks outnumber CPUs" if oversubscribed else "")
         else:
             rows = [(UNLIMITED, wanted, config.segment_size, ALL_SEGMENTS)]
-            reason = f"set by Config({collective}={wanted!r}) or SMCOLL_{collective.upper()}"
+            reason = f"set by Config(algorithms='{collective}={wanted}') or SMCOLL_ALGORITHMS"
         tables[collective] = [
             Decision(
                 up_to=up_to,
@@ -239,22 +239,22 @@ def decide(config, ranks: int, oversubscribed: bool,
                 segments=min(segments, config.segments),
                 pipelined=config.pipeline,
                 reason=reason,
-                arity=config.arity,
+                arity=config.internals.arity,
             )
             for up_to, name, section, segments in rows
         ]
         built_in = tables[collective]
-        measured = wanted == "auto" and table is not None and collective in table["rows"]
+        measured = wanted is None and table is not None and collective in table["rows"]
         if measured:
             usual = tables[collective][-1]
             tables[collective] = [
                 measured_row(usual, config, names, row, REASONS[table["source"]])
                 for row in table["rows"][collective]]
-        if not heaps or wanted != "auto" or SHARED_HEAP not in names:
+        if not heaps or wanted is not None or SHARED_HEAP not in names:
             continue
         if measured and table["heap"]:
             tables[collective] = staged_below(tables[collective], built_in,
-                                              config.heap_threshold)
+                                              config.internals.heap_threshold)
         else:
             most = DIRECT_AT_MOST.get(collective, (UNLIMITED, UNLIMITED))[ranks > 2]
             tables[collective] = with_heaps(tables[collective], names,

@@ -66,7 +66,7 @@ def learnable(collective: str, usual: Decision, config: Config, ranks: int,
     ``usual``: a row of the table in use, for all that a variant does not say; ``domains``: parts of
     the hardware that the ranks lie in.
     """
-    if collective in STREAMED or getattr(config, collective, "auto") != "auto":
+    if collective in STREAMED or collective in config.named:
         return ()
     found: list[Decision] = []
     for row in TABLE:

@@ -24,7 +24,7 @@ LONG_ENOUGH = 0.3  # seconds in which a root that may run ahead does, on a busy 
 def test_a_bank_is_kept_until_its_last_slot_is_read(comm_world, nbytes, banks):
     """Who has read a bank's first slot only still finds in the others what was put there."""
     segments = 4
-    config = smcoll.Config(segment_size=SECTION, segments=segments, inline_slots=segments,
+    config = chosen.config(segment_size=SECTION, segments=segments, inline_slots=segments,
                            banks=banks, eager=True)
     with smcoll.Comm(comm_world, config) as comm:
         for turn in range(4 * banks * segments):
@@ -46,7 +46,7 @@ def test_a_bank_that_is_left_half_used_is_written_again(comm_world, banks, secti
     ``sections`` lie in the bank when such a call begins; a bank that nobody releases is one that
     everybody waits for.
     """
-    config = smcoll.Config(segment_size=SECTION, segments=4, inline_slots=4, banks=banks,
+    config = chosen.config(segment_size=SECTION, segments=4, inline_slots=4, banks=banks,
                            timeout=20, heap=False)
     count = 8 * SECTION
     with smcoll.Comm(comm_world, config) as comm:
@@ -73,7 +73,7 @@ LONG_SLOT = 8192   # bytes: reading them takes long enough for a writer that doe
 def test_the_only_slot_is_kept_until_it_is_read(comm_world, call):
     """The writer comes back to it in every call, as soon as it is released."""
     name, form = call.split(", ") if "," in call else (call, "direct")
-    config = smcoll.Config(banks=1, inline_slots=1, rooted_inline_size=LONG_SLOT, scan=form,
+    config = chosen.config(banks=1, inline_slots=1, rooted_inline_size=LONG_SLOT, scan=form,
                            exscan=form)
     with smcoll.Comm(comm_world, config) as comm:
         count = LONG_SLOT // 8

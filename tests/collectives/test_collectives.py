@@ -83,13 +83,13 @@ def count_of(size: str, typecode: str, config: smcoll.Config) -> int:
     itemsize = np.dtype(typecode).itemsize
     segment = config.segment_size // itemsize
     sizes = {
-        "inline": config.inline_size // itemsize,
-        "inline+1": config.inline_size // itemsize + 1,
+        "inline": config.internals.inline_size // itemsize,
+        "inline+1": config.internals.inline_size // itemsize + 1,
         "segment-1": segment - 1,
         "segment": segment,
         "segment+1": segment + 1,
         "bank": config.segments * segment + 1,
-        "rounds": (config.banks * config.segments + 1) * segment + 3,
+        "rounds": (config.internals.banks * config.segments + 1) * segment + 3,
     }
     return sizes[size] if size in sizes else int(size)
 
@@ -153,7 +153,7 @@ def run_row(comm, row: dict, config: smcoll.Config, seed: int, repeat: int = 2) 
 @pytest.mark.mpi(*ALL_RANKS)
 @pytest.mark.parametrize("number", range(len(CONFIGS)))
 def test_covering_design(comm_world, number):
-    config = smcoll.Config(**CONFIGS[number])
+    config = chosen.config(**CONFIGS[number])
     for placement, domains in PLACEMENTS.items():
         with placed(domains(comm_world.size)), smcoll.Comm(comm_world, config) as comm:
             for seed, row in enumerate(ROWS):
@@ -166,7 +166,7 @@ def test_covering_design(comm_world, number):
     "collective, name", [pair for pair in NAMED if pair[0] in ("reduce", "allreduce")]
 )
 def test_all_ops_and_types_through_comm(comm_world, collective, name):
-    config = smcoll.Config(segment_size=4096, **{collective: name})
+    config = smcoll.Config(segment_size=4096, algorithms={collective: name})
     rank, ranks = comm_world.rank, comm_world.size
     with placed(even(ranks, 2)), smcoll.Comm(comm_world, config) as comm:
         pairs = [pair for pair in itertools.product(OPS, TYPES) if defined(*pair)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 
+import chosen
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -41,7 +42,7 @@ def test_any_mixture_of_shared_and_private_arrays_is_right(comm_world, who):
                   "results": result, "operands": not result}[who]
         return smcoll.empty(LARGE) if shared else np.empty(LARGE)
 
-    with smcoll.Comm(comm_world, smcoll.Config(**EVERYTHING_DIRECT)) as comm:
+    with smcoll.Comm(comm_world, chosen.config(**EVERYTHING_DIRECT)) as comm:
         rank, size = comm.rank, comm.size
         # Of one node; over several the same must be right without.
         assert comm.uses_heap or "network" in comm.explain("allreduce", nbytes=8).path
@@ -81,7 +82,7 @@ def test_any_mixture_of_shared_and_private_arrays_is_right(comm_world, who):
 
 @pytest.mark.mpi(2, 3)
 def test_operands_and_results_at_odd_addresses(comm_world):
-    with smcoll.Comm(comm_world, smcoll.Config(**EVERYTHING_DIRECT)) as comm:
+    with smcoll.Comm(comm_world, chosen.config(**EVERYTHING_DIRECT)) as comm:
         for shift in (1, 3, 8 * comm.rank + 5):
             send = smcoll.empty(8 * LARGE + 64, "u1")[shift:shift + 8 * LARGE].view("f8")
             recv = smcoll.empty(8 * LARGE + 64, "u1")[7:7 + 8 * LARGE].view("f8")
@@ -92,7 +93,7 @@ def test_operands_and_results_at_odd_addresses(comm_world):
 
 @pytest.mark.mpi(2, 3)
 def test_the_same_bits_wherever_arrays_lie(comm_world):
-    with smcoll.Comm(comm_world, smcoll.Config(**EVERYTHING_DIRECT)) as comm:
+    with smcoll.Comm(comm_world, chosen.config(**EVERYTHING_DIRECT)) as comm:
         values = np.random.default_rng(comm.rank).standard_normal(LARGE).astype("f4")
         results = []
         for send in (values, smcoll.array(values)):
@@ -108,7 +109,7 @@ def test_the_same_bits_wherever_arrays_lie(comm_world):
 @pytest.mark.one_node
 @pytest.mark.mpi(2, 3)
 def test_messages_are_read_in_place_from_the_size_on_that_explain_says(comm_world):
-    config = smcoll.Config(heap=True, strict=True, heap_threshold=32 << 10, direct_size=0)
+    config = chosen.config(heap=True, strict=True, heap_threshold=32 << 10, direct_size=0)
     with smcoll.Comm(comm_world, config) as comm:
         cache = 0 if comm.engine.oversubscribed else sysfs.core_cache()
         least = select.direct_sizes(config, comm.size, cache)
@@ -127,7 +128,7 @@ def test_messages_are_read_in_place_from_the_size_on_that_explain_says(comm_worl
 
 
 def test_arrays_that_fit_a_cores_own_cache_are_staged():
-    config = smcoll.Config(heap_threshold=32 << 10, direct_size=0)
+    config = chosen.config(heap_threshold=32 << 10, direct_size=0)
     assert select.direct_sizes(config, 2, 1 << 20) == {
         "gather": 16 << 20, "scatter": 8 << 20, "alltoall": 1 << 20}
     assert select.direct_sizes(config, 8, 1 << 20) == {
@@ -138,7 +139,7 @@ def test_arrays_that_fit_a_cores_own_cache_are_staged():
         rows = select.decide(config, 2, cache == 0, heaps=True, core_cache=cache)["allreduce"]
         assert [row.algorithm == "shared_heap" for row in rows].index(True) == len(rows) - 1
         assert rows[-2].up_to == nbytes - 1
-    told = smcoll.Config(direct_size=64 << 10)
+    told = chosen.config(direct_size=64 << 10)
     assert set(select.direct_sizes(told, 8, 1 << 20).values()) == {64 << 10}
     assert select.decide(told, 2, False, heaps=True,
                          core_cache=1 << 20)["allreduce"][-2].up_to == (64 << 10) - 1
@@ -148,7 +149,7 @@ def test_arrays_that_fit_a_cores_own_cache_are_staged():
 @pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_stats_and_explain_say_what_was_direct(comm_world):
-    with smcoll.Comm(comm_world, smcoll.Config(**EVERYTHING_DIRECT)) as comm:
+    with smcoll.Comm(comm_world, chosen.config(**EVERYTHING_DIRECT)) as comm:
         assert comm.explain("allreduce", 8 * LARGE).algorithm == "shared_heap"
         assert comm.explain("allreduce", 8).algorithm != "shared_heap"
         assert "staged" in comm.explain("allreduce", 8).reason
@@ -170,7 +171,7 @@ def test_stats_and_explain_say_what_was_direct(comm_world):
 @pytest.mark.mpi(2, 3)
 def test_long_broadcasts_and_allgathers_are_staged(comm_world):
     """From where on depends on whether there are more than two ranks."""
-    with smcoll.Comm(comm_world, smcoll.Config(**EVERYTHING_DIRECT)) as comm:
+    with smcoll.Comm(comm_world, chosen.config(**EVERYTHING_DIRECT)) as comm:
         for collective, nbytes, direct in (("bcast", 8 * LARGE, comm.size > 2),
                                            ("bcast", 4 << 20, comm.size > 2),
                                            ("bcast", 16 << 20, False),
@@ -185,7 +186,7 @@ def test_long_broadcasts_and_allgathers_are_staged(comm_world):
 @pytest.mark.mpi(2)
 def test_a_rank_returns_only_when_nobody_uses_its_arrays(comm_world):
     """What a rank writes into its arrays right after a call is never seen by the others in it."""
-    with smcoll.Comm(comm_world, smcoll.Config(**EVERYTHING_DIRECT, bcast="shared_heap")) as comm:
+    with smcoll.Comm(comm_world, chosen.config(**EVERYTHING_DIRECT, bcast="shared_heap")) as comm:
         send, recv = smcoll.empty(LARGE), smcoll.empty(LARGE)
         many, others = smcoll.empty(2 * LARGE), smcoll.empty(2 * LARGE)
         for number in range(200):
@@ -219,7 +220,7 @@ def mapped() -> int:
 @pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_heaps_are_mapped_once_for_all_communicators_and_unmapped_with_the_last(comm_world):
-    config = smcoll.Config(**EVERYTHING_DIRECT)
+    config = chosen.config(**EVERYTHING_DIRECT)
     smcoll.empty(1)
     own = mapped()
     comms = [smcoll.Comm(comm_world, config) for _ in range(3)]
@@ -303,7 +304,7 @@ def test_making_an_array_waits_for_nobody(comm_world):
 # ---------------------------------------------------------------------- calls that fail
 
 
-IMPATIENT = smcoll.Config(timeout=0.3, bcast="shared_heap", **EVERYTHING_DIRECT)
+IMPATIENT = chosen.config(timeout=0.3, bcast="shared_heap", **EVERYTHING_DIRECT)
 
 
 @pytest.mark.one_node

@@ -54,7 +54,8 @@ needs_mount = pytest.mark.skipif(
 def run_small(ranks: int, text: str, memory: str = "shm"):
     result = run_ranks(ranks, textwrap.dedent(SMALL_DEV_SHM) + textwrap.dedent(text),
                        # Short messages need no data regions, also where the suite runs in heaps.
-                       environment={"SMCOLL_MEMORY": memory, "SMCOLL_HEAP_THRESHOLD": "32K"})
+                       environment={"SMCOLL_MEMORY": memory,
+                                    "SMCOLL_TEST_INTERNALS": "heap_threshold=32768"})
     assert result.returncode == 0, result.stdout + result.stderr
     # Launchers may put the ranks' lines into each other.
     assert result.stdout.count("end") == ranks, result.stdout + result.stderr

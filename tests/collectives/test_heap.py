@@ -27,7 +27,7 @@ LARGE = 20_000    # elements: above the threshold
 @pytest.fixture
 def numpy_in_heap():
     """numpy's arrays of at least a page lie in the heap."""
-    assert heap_arrays.use(smcoll.Config(heap_threshold=PAGE))
+    assert heap_arrays.use(smcoll.Config(internals={"heap_threshold": PAGE}))
     try:
         yield
     finally:
@@ -148,7 +148,7 @@ def test_the_cgroups_limit_ends_the_heap(numpy_in_heap, monkeypatch):
 
 
 def test_arrays_outlive_the_allocator():
-    heap_arrays.use(smcoll.Config(heap_threshold=PAGE))
+    heap_arrays.use(smcoll.Config(internals={"heap_threshold": PAGE}))
     array = np.arange(LARGE)
     heap_arrays.stop_using()
     assert smcoll.is_shared(array) and not smcoll.is_shared(np.arange(LARGE))
@@ -168,7 +168,7 @@ def test_pickles_and_copies_hold_the_data(numpy_in_heap):
 def test_other_threads_have_numpys_own_allocator_until_they_ask(numpy_in_heap):
     def work(ask):
         if ask:
-            heap_arrays.use(smcoll.Config(heap_threshold=PAGE))
+            heap_arrays.use(smcoll.Config(internals={"heap_threshold": PAGE}))
         array = np.ones(LARGE)
         return smcoll.is_shared(array), array
 
@@ -184,7 +184,7 @@ def test_threads_allocate_and_free_side_by_side():
     failures = []
 
     def work(number):
-        heap_arrays.use(smcoll.Config(heap_threshold=PAGE))
+        heap_arrays.use(smcoll.Config(internals={"heap_threshold": PAGE}))
         choose, live = random.Random(number), []
         for _ in range(400):
             live.append(np.full(choose.choice([512, 3000, 50_000]), number))

@@ -111,7 +111,7 @@ def test_wrap_keeps_the_kind(comm_world):
 @pytest.mark.mpi(2, 3)
 def test_dup_of_a_smcoll_communicator(comm_world):
     """A duplicate has its own sequence and segment, and its parent's settings."""
-    config = smcoll.Config(allreduce="recursive_doubling", segment_size=4096)
+    config = smcoll.Config(algorithms="allreduce=recursive_doubling", segment_size=4096)
     with smcoll.Comm(comm_world, config) as parent:
         allreduce(parent)
         for make in (parent.Dup, parent.Clone):

@@ -10,7 +10,7 @@ import smcoll
 from smcoll.memory import cross_memory
 
 LARGE = 20_000    # elements: more than a chunk
-SETTINGS = {"kernel_copy_size": 1, "heap": False, "strict": True}
+SETTINGS = {"internals": {"kernel_copy_size": 1}, "heap": False, "strict": True}
 
 
 @pytest.fixture

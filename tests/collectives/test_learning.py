@@ -285,7 +285,7 @@ def test_what_was_given_up_is_over_and_comes_again(comm_world):
 @pytest.mark.parametrize("settings, why", [
     ({"learn": "off"}, "it was switched off"),
     ({"learn": "use"}, "only what is known is used"),
-    ({"learn": "on", "allreduce": "tiled"}, "the algorithm was named"),
+    ({"learn": "on", "algorithms": "allreduce=tiled"}, "the algorithm was named"),
 ])
 def test_nothing_is_tried_where(comm_world, settings, why, monkeypatch):
     restless(monkeypatch)

@@ -2,6 +2,7 @@
 
 import json
 
+import chosen
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -21,7 +22,7 @@ def comm(request):
              "rooted_inline_size": 32, "banks": 1, "segments": 2, "inline_slots": 2,
              "kernel_copy_size": 1}
     fields = small if request.param == "one page" else {}
-    made = smcoll.Comm(MPI.COMM_WORLD, smcoll.Config(**fields))
+    made = smcoll.Comm(MPI.COMM_WORLD, chosen.config(**fields))
     yield made
     made.Free()
 
@@ -239,7 +240,7 @@ def check_scan_and_exscan(comm, count, in_place):
 def test_scans_by_name(comm_world, name):
     small = {"segment_size": 4096, "segments": 2, "inline_slots": 2}
     for settings in ({}, small):
-        with smcoll.Comm(comm_world, smcoll.Config(scan=name, exscan=name, **settings)) as comm:
+        with smcoll.Comm(comm_world, chosen.config(scan=name, exscan=name, **settings)) as comm:
             for count in COUNTS:
                 for in_place in (False, True):
                     check_scan_and_exscan(comm, count, in_place)
@@ -249,7 +250,7 @@ def test_scans_by_name(comm_world, name):
 
 @pytest.mark.mpi(*RANKS)
 def test_scans_give_the_same_bits_whatever_the_algorithm(comm_world):
-    comms = [smcoll.Comm(comm_world, smcoll.Config(scan=name, exscan=name))
+    comms = [smcoll.Comm(comm_world, chosen.config(scan=name, exscan=name))
              for name in ("direct", "chain")]
     for count in (1, 30, 5000):
         mine = np.random.default_rng(comm_world.rank).standard_normal(count)
@@ -271,7 +272,7 @@ def product(one, two, _datatype):
 @pytest.mark.mpi(2, 3, 5)
 @pytest.mark.parametrize("count", [1, 600])
 def test_a_chain_keeps_rank_order(comm_world, count):
-    with smcoll.Comm(comm_world, smcoll.Config(scan="chain", exscan="chain")) as comm:
+    with smcoll.Comm(comm_world, chosen.config(scan="chain", exscan="chain")) as comm:
         check_order(comm, count)
 
 
@@ -321,7 +322,7 @@ def check_order(comm, count):
 @pytest.mark.one_node
 def test_an_algorithm_that_cannot_keep_rank_order_is_refused_by_name(comm_world):
     operation = MPI.Op.Create(product, commute=False)
-    with smcoll.Comm(comm_world, smcoll.Config(allreduce="fan_in_fan_out")) as comm:
+    with smcoll.Comm(comm_world, chosen.config(allreduce="fan_in_fan_out")) as comm:
         with pytest.raises(ValueError, match="rank order"):
             comm.Allreduce(np.ones(4, "q"), np.ones(4, "q"), operation)
         total = np.zeros(4)

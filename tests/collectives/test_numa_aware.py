@@ -34,7 +34,7 @@ STAGED = [name for name in ALGORITHMS["reduce_scatter"]
 @pytest.mark.parametrize("name", STAGED)
 def test_reduce_scatter_in_stages(comm_world, name, placement):
     rank, ranks = comm_world.rank, comm_world.size
-    config = smcoll.Config(segment_size=4096, segments=2, reduce_scatter=name, arity=3)
+    config = chosen.config(segment_size=4096, segments=2, reduce_scatter=name, arity=3)
     with placed(PLACEMENTS[placement](ranks)), smcoll.Comm(comm_world, config) as comm:
         for seed, longest in enumerate((0, 1, 40, 700, 3000)):
             for counts in ([longest] * ranks, [longest * (i % 3) // 2 for i in range(ranks)],
@@ -56,7 +56,7 @@ def test_reduce_scatter_in_stages(comm_world, name, placement):
 def test_scatter_in_two_stages(comm_world, placement):
     """Blocks of any lengths, with and without holes, in place, and too long for their room."""
     rank, ranks = comm_world.rank, comm_world.size
-    config = smcoll.Config(stream_size=65536, scatter="two_stage")
+    config = chosen.config(stream_size=65536, scatter="two_stage")
     every_other = MPI.INT.Create_resized(0, 8).Commit()
     calls = 0
     with placed(PLACEMENTS[placement](ranks)), smcoll.Comm(comm_world, config) as comm:
@@ -149,7 +149,7 @@ def test_operations_that_do_not_commute(comm_world):
         assert (result == 0).all()
         assert [row["algorithm"] for row in comm.stats() if row["calls"]] == ["tiled"]
     for name in ALGORITHMS["allreduce"]:
-        with placed(domains), smcoll.Comm(comm_world, smcoll.Config(allreduce=name)) as comm:
+        with placed(domains), smcoll.Comm(comm_world, chosen.config(allreduce=name)) as comm:
             if name in IN_RANK_ORDER["allreduce"]:
                 comm.Allreduce(mine, result, keep_left)
                 assert (result == 0).all()
@@ -157,7 +157,7 @@ def test_operations_that_do_not_commute(comm_world):
                 with pytest.raises(ValueError, match="does not combine operands in rank order"):
                     comm.Allreduce(mine, result, keep_left)
     for name in STAGED:
-        config = smcoll.Config(reduce_scatter=name)
+        config = chosen.config(reduce_scatter=name)
         with (placed(domains), smcoll.Comm(comm_world, config) as comm,
               pytest.raises(ValueError, match="does not combine operands in rank order")):
             comm.Reduce_scatter_block(mine, result[:1000], keep_left)
@@ -207,7 +207,7 @@ def test_operations_of_the_user_s_that_commute(comm_world, collective):
     mine = data("SUM", "q", rank, count, 3)
     wanted = expected("SUM", "q", ranks, count, 3)
     for name in ALGORITHMS[collective]:
-        config = smcoll.Config(segment_size=4096, **{collective: name})
+        config = smcoll.Config(segment_size=4096, algorithms={collective: name})
         with placed(uneven(ranks, 2)), smcoll.Comm(comm_world, config) as comm:
             result = np.zeros(count, "q")
             if collective == "reduce":

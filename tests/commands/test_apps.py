@@ -84,8 +84,7 @@ def test_both_layers_give_what_numpy_gives(name, ranks, tmp_path):
 @pytest.mark.parametrize("name, ranks", [
     ("matvec", 2), ("barnes_hut", 2), ("summa", 3), ("vectors", 2)])
 def test_arrays_in_heaps_are_used_where_they_lie(name, ranks, tmp_path, monkeypatch):
-    for setting in ("HEAP_THRESHOLD", "DIRECT_SIZE"):
-        monkeypatch.setenv(f"SMCOLL_{setting}", "64")
+    monkeypatch.setenv("SMCOLL_TEST_INTERNALS", "heap_threshold=64,direct_size=64")
     figure = tmp_path / "figure.png"
     rows = record_of(name, tmp_path, "-n", ranks, "--heap", "--plot", figure,
                      *HAND_MADE.get(name, []))["rows"]

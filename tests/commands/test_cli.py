@@ -416,8 +416,8 @@ main()
 
 def test_a_job_that_fails_is_reported(tmp_path):
     result = smcoll("compare", "-n", 2, "-m", "8:8", "--collectives", "bcast",
-                    environment={"SMCOLL_BANKS": "no number"}, code=1)
-    assert "SMCOLL_BANKS" in result.stderr
+                    environment={"SMCOLL_SEGMENTS": "no number"}, code=1)
+    assert "SMCOLL_SEGMENTS" in result.stderr
 
 
 @pytest.mark.parametrize("arguments, text", [
@@ -493,7 +493,7 @@ def test_compare_a_row_for_each_algorithm(tmp_path):
 def test_compare_direct_access_beside_staging(tmp_path):
     smcoll("compare", "-n", 2, "--sizes", "8M", "--collectives", "allreduce,alltoall,gather",
            "--heap", "--budget", 0.05, "--no-point-to-point", "--json", tmp_path / "c.json",
-           environment={"SMCOLL_DIRECT_SIZE": "0"})
+           environment={"SMCOLL_TEST_INTERNALS": ""})
     rows = json.loads((tmp_path / "c.json").read_text())["rows"]
     assert [(row["collective"], row["algorithm"]) for row in rows] == [
         ("allreduce", "shared_heap"), ("allreduce", "all_read"),

@@ -179,7 +179,7 @@ OF_THE_USER = {
     "OMPI_MCA_coll": "^han", "OMPI_ALLOW_RUN_AS_ROOT": "1", "PMIX_MCA_gds": "hash",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     "MPIR_CVAR_DEVICE_COLLECTIVES": "all",
-    "I_MPI_FABRICS": "shm", "HYDRA_IFACE": "lo", "PATH": "/bin", "SMCOLL_BANKS": "3",
+    "I_MPI_FABRICS": "shm", "HYDRA_IFACE": "lo", "PATH": "/bin", "SMCOLL_SEGMENTS": "3",
 }
 
 

@@ -177,8 +177,8 @@ def test_a_table_decides_before_the_defaults_and_after_settings(write):
     assert "measured by smcoll tune" in long.reason
     assert long.evidence(100_000) == (2.0, 2.5)
     assert decided["bcast"][0].reason == "built-in default"
-    explicit = select.decide(Config(allreduce="all_read"), 2, False, table=told)["allreduce"]
-    assert [row.algorithm for row in explicit] == ["all_read"]
+    explicit = select.decide(Config(algorithms="allreduce=all_read"), 2, False, table=told)
+    assert [row.algorithm for row in explicit["allreduce"]] == ["all_read"]
 
 
 @pytest.mark.parametrize("change, message", [
@@ -261,7 +261,7 @@ def with_heaps(**errors):
 
 
 def test_what_was_measured_with_heaps_decides_where_ranks_share_heaps(write):
-    config = Config(table=str(write(**with_heaps())), heap_threshold=32 << 10)
+    config = Config(table=str(write(**with_heaps())), internals={"heap_threshold": 32 << 10})
     private, shared = (tables.for_ranks(config, 2, False, heaps) for heaps in (False, True))
     decided = select.decide(config, 2, False, table=shared, heaps=True)
     assert select.decision_for(decided, "allreduce", LARGE).algorithm == "shared_heap"
@@ -304,7 +304,8 @@ def test_arrays_that_are_too_short_for_a_heap_are_not_looked_for_there(measured,
                                                                       decided):
     rows = [[up_to or select.UNLIMITED, name, 1, 1, 16384, []] for up_to, name in measured]
     table = {"source": "table", "heap": True, "rows": {"allreduce": rows}}
-    found = select.decide(Config(heap_threshold=threshold), 2, False, table=table, heaps=True)
+    found = select.decide(Config(internals={"heap_threshold": threshold}), 2, False, table=table,
+                          heaps=True)
     assert [(row.up_to, row.algorithm) for row in found["allreduce"]] == [
         (up_to if up_to is not None else select.UNLIMITED, name) for up_to, name in decided]
 
@@ -399,7 +400,7 @@ def test_tune_measures_and_its_table_is_used(tmp_path):
 
 @pytest.mark.lengthy
 def test_tune_with_heaps_measures_direct_access_beside_staging(tmp_path, monkeypatch):
-    for setting, value in (("HEAP", "0"), ("HEAP_THRESHOLD", "32K")):
+    for setting, value in (("HEAP", "0"), ("TEST_INTERNALS", "heap_threshold=32768")):
         monkeypatch.setenv(f"SMCOLL_{setting}", value)
     table = tmp_path / "table.json"
     options = ("-n", 2, "--sizes", "8,64K", "--collectives", "allreduce,allgather", "--rounds", 1,

@@ -23,7 +23,7 @@ SCRIBBLER = str(Path(__file__).with_name("scribbler.py"))
 # All memory is reserved at the start: a scribbled vote on reserving it would send some ranks to
 # MPI, where nothing of ours can time out.
 SETTINGS = {"segment_size": 4096, "eager": True, "warn_after": 0, "timeout": 1.0,
-            "stream_size": 65536, "strict": True}
+            "strict": True, "internals": {"stream_size": 65536}}
 PLAIN = [1.5, 7, None, True, 2j, np.float32(3), b"x" * 40, b"y" * 3000, "text" * 50]
 
 

@@ -22,7 +22,7 @@ from smcoll import segment
 pytestmark = pytest.mark.faults
 DEV_SHM = Path("/dev/shm")
 NONCE = bytes(range(segment.NONCE_BYTES))
-SETTINGS = smcoll.Config(segment_size=4096, segments=1, banks=1)
+SETTINGS = smcoll.Config(segment_size=4096, segments=1, internals={"banks": 1})
 KINDS = ["shm", "memfd"]
 
 

@@ -58,7 +58,7 @@ COUNT = """
         "nodes": comm.engine.span.placement.nodes,
     }
     comm.Free()
-    comm = smcoll.Comm(world, smcoll.Config(between_nodes="dissemination"))
+    comm = smcoll.Comm(world, smcoll.Config(across_nodes="dissemination"))
     rows["dissemination"] = bytes_of(lambda: comm.Allreduce(one, np.empty(1)), 200)
     if world.rank == 0:
         print(json.dumps(rows))
@@ -188,9 +188,9 @@ def test_run_starts_a_program_on_hosts():
         program = several.folder / "program.py"
         program.write_text("from mpi4py import MPI\nimport os, sys\n"
                            "found = MPI.COMM_WORLD.allgather((os.uname().nodename, "
-                           "os.environ.get('SMCOLL_SPIN')))\n"
+                           "os.environ.get('SMCOLL_SEGMENTS')))\n"
                            "MPI.COMM_WORLD.rank == 0 and print(found, sys.argv[1:])\n")
-        result = several.run(["env", "SMCOLL_SPIN=5", *launch.own_command(
+        result = several.run(["env", "SMCOLL_SEGMENTS=5", *launch.own_command(
             "run", "--hosts", "n1,n2", "-n", "3", str(program), "a")])
     assert result.returncode == 0, result.stdout + result.stderr
     assert "[('n1', '5'), ('n1', '5'), ('n2', '5')] ['a']" in result.stdout

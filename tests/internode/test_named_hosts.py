@@ -44,19 +44,19 @@ def test_hosts_without_numbers_get_even_shares():
 
 @pytest.mark.parametrize("family", [launch.OPEN_MPI, launch.MPICH, launch.INTEL_MPI])
 def test_each_launcher_is_told_how_many_ranks_each_host_gets(family, monkeypatch):
-    monkeypatch.setenv("SMCOLL_SPIN", "7")
+    monkeypatch.setenv("SMCOLL_SEGMENTS", "7")
     monkeypatch.setattr(launch, "crowded", lambda ranks: ranks > 2)
     info = launch.MPIInfo(family, "1", "1", "", "mpiexec")
     arguments, environment = launch.command(
         5, ["program"], hosts=hosts.parse("h1:2,h2:2,h3:2"), info=info, environment={"MINE": "1"})
-    assert environment["SMCOLL_SPIN"] == "7" and environment["MINE"] == "1"
+    assert environment["SMCOLL_SEGMENTS"] == "7" and environment["MINE"] == "1"
     option = "--host" if family == launch.OPEN_MPI else "-hosts"
     assert arguments[:3] == ["mpiexec", option, "h1:2,h2:2,h3:1"]
     assert arguments[-3:] == ["-n", "5", "program"]
     if family == launch.OPEN_MPI:
         # It carries its own variables only.
         carried = [arguments[i + 1] for i, word in enumerate(arguments) if word == "-x"]
-        assert {"SMCOLL_SPIN", "MINE"} <= set(carried) and "HOME" not in carried
+        assert {"SMCOLL_SEGMENTS", "MINE"} <= set(carried) and "HOME" not in carried
         # Two ranks on each host's two cores: as many as there are.
         assert "none" not in arguments
 

@@ -24,6 +24,7 @@ from smcoll.memory.budget import budget
 IN_ORDER = ("blocks", "last alone first", "three nodes", "all alone")
 # A flag line; one section; with SETTINGS sliced, and in several sections.
 COUNTS = (1, 700, 12_001)
+FORMS = ("auto", "tree", "dissemination", "tiled")
 
 
 everywhere = pytest.mark.parametrize("spread", PLACEMENTS, indirect=True)
@@ -101,15 +102,15 @@ def test_exchanges_between_nodes_leave_their_switch_in_the_last_steps_only():
 
 
 @pytest.mark.mpi(4)
-@pytest.mark.parametrize("between", ["recursive_doubling", "dissemination"])
-def test_switches_change_no_result(comm_world, tmp_path, monkeypatch, between):
+@pytest.mark.parametrize("form", FORMS)
+def test_switches_change_no_result(comm_world, tmp_path, monkeypatch, form):
     rank, size = comm_world.rank, comm_world.size
     network = tmp_path / "network"
     network.write_text("".join(f"h{host} core{host % 2}\n" for host in range(size)))
     monkeypatch.setenv("SMCOLL_NETWORK", str(network))
     monkeypatch.setenv("SMCOLL_BINDING", " ".join(f"h{host}:all" for host in range(size)))
     monkeypatch.setenv("SMCOLL_NODE", str(rank))
-    comm = smcoll.Comm(comm_world, smcoll.Config(between_nodes=between, **SETTINGS))
+    comm = smcoll.Comm(comm_world, smcoll.Config(across_nodes=form, **SETTINGS))
     comm.Barrier()
     assert comm.engine.span.placement.above == [("core0",), ("core1",)] * 2
     everyone = [np.random.default_rng(peer).standard_normal(3000) for peer in range(size)]
@@ -204,11 +205,13 @@ def test_collectives_of_buffers(spread):
 
 
 @pytest.mark.mpi(4)
-@pytest.mark.parametrize("between", ["recursive_doubling", "dissemination"])
+@pytest.mark.parametrize("form", FORMS)
 @everywhere
-def test_an_allreduce_gives_all_ranks_the_same_bits(spread, between, monkeypatch):
-    comm = smcoll.Comm(spread, smcoll.Config(between_nodes=between, **SETTINGS))
-    assert comm.explain("allreduce", 8).parameters["between_nodes"] == between
+def test_an_allreduce_gives_all_ranks_the_same_bits(spread, form, monkeypatch):
+    comm = smcoll.Comm(spread, smcoll.Config(across_nodes=form, **SETTINGS))
+    chosen = comm.explain("allreduce", 8).parameters.get("between_nodes")
+    assert chosen == {"tree": "recursive_doubling", "tiled": None}.get(form, chosen)
+    assert form != "dissemination" or chosen == form
     for count in (3, 9000):
         mine = np.random.default_rng(comm.rank).standard_normal(count)
         results = []
@@ -261,7 +264,7 @@ def test_operands_keep_their_order(spread):
 def test_an_algorithm_that_can_not_keep_the_order_is_refused_and_nothing_is_lost(
         comm_world, monkeypatch):
     monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank // 2))
-    comm = smcoll.Comm(comm_world, smcoll.Config(reduce="n_ary", slice_above=0))
+    comm = smcoll.Comm(comm_world, smcoll.Config(algorithms="reduce=n_ary", across_nodes="tiled"))
     pair = MPI.INT64_T.Create_contiguous(2).Commit()
     operation = MPI.Op.Create(append_digits, commute=False)
     mine, result = np.array([comm.rank + 1, 1]), np.zeros(2, int)
@@ -307,7 +310,7 @@ def test_a_long_ordered_result_reaches_a_root_that_still_contributes(spread):
     pair = MPI.INT64_T.Create_contiguous(2).Commit()
     operation = MPI.Op.Create(append_digits, commute=False)
     # Far more sections than are in flight at once, too long to be buffered by MPI.
-    count = 40 * smcoll.Config().network_section // 16
+    count = 40 * smcoll.Config().internals.network_section // 16
     mine = np.tile(np.array([rank + 1, 1]), (count, 1))
     for result in (np.zeros((count, 2), int), mine):
         send = MPI.IN_PLACE if result is mine and rank == size - 1 else [mine, count, pair]
@@ -348,11 +351,11 @@ def test_explain_says_what_goes_to_mpi(spread):
 @pytest.mark.mpi(4)
 def test_names_that_hold_on_one_node_only_are_said_to(comm_world, monkeypatch, capfd):
     monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank // 2))
-    comm = smcoll.Comm(comm_world, smcoll.Config(allreduce="tiled", reduce="tiled"))
+    comm = smcoll.Comm(comm_world, smcoll.Config(algorithms="allreduce=tiled,reduce=tiled"))
     result = np.zeros(5000)
     comm.Allreduce(np.arange(5000.0), result)
     np.testing.assert_array_equal(result, 4 * np.arange(5000.0))
-    told = "Config(allreduce='tiled') holds for ranks of one node"
+    told = "the name allreduce=tiled holds for ranks of one node"
     assert told in comm.explain("allreduce", 8).reason
     assert (told in capfd.readouterr().err) == (comm.rank == 0)
     comm.Free()
@@ -388,7 +391,7 @@ def test_a_rank_alone_on_its_node_takes_part_whatever_the_algorithm(comm_world, 
     monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank))
     for name in ALGORITHMS["reduce"]:
         if name != "shared_heap":
-            comm = smcoll.Comm(comm_world, smcoll.Config(reduce=name))
+            comm = smcoll.Comm(comm_world, smcoll.Config(algorithms={"reduce": name}))
             for count in (1, 20_000):
                 result = np.zeros(count)
                 comm.Reduce(np.full(count, comm_world.rank + 1.0), result, root=1)
@@ -402,7 +405,7 @@ def test_where_one_node_cannot_have_the_memory_every_call_is_right(comm_world, m
     """The short stages of some calls need it over nodes, where on one they do not."""
     monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank // 2))
     rank, size = comm_world.rank, comm_world.size
-    comm = smcoll.Comm(comm_world, smcoll.Config(reduce="tiled"))
+    comm = smcoll.Comm(comm_world, smcoll.Config(algorithms="reduce=tiled"))
     comm.Barrier()
     if rank == 2:
         def refuse(*arguments):
@@ -454,7 +457,8 @@ def test_memory_that_one_node_cannot_have_is_refused_in_every_call_that_needs_it
 def test_an_ordered_allreduce_does_not_take_a_reduce_scatter_that_reorders(comm_world,
                                                                             monkeypatch):
     monkeypatch.setenv("SMCOLL_NODE", str(comm_world.rank // 2))
-    comm = smcoll.Comm(comm_world, smcoll.Config(reduce_scatter="tree_one_stage", **SETTINGS))
+    config = smcoll.Config(algorithms="reduce_scatter=tree_one_stage", **SETTINGS)
+    comm = smcoll.Comm(comm_world, config)
     op = MPI.Op.Create(lambda a, b, _: np.copyto(
         np.frombuffer(b), 2 * np.frombuffer(a) + np.frombuffer(b)), commute=False)
     count = 5000                  # sliced: above slice_above

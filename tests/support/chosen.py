@@ -1,11 +1,26 @@
-"""A collective by an algorithm of the test's choice, for a few calls."""
+"""A test's choices: settings by short names, and an algorithm for a few calls."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 
+import smcoll
+from smcoll.algorithms import ALGORITHMS
+from smcoll.base.internals import Internals
 from smcoll.tuning import select
+
+INTERNALS = {entry.name for entry in fields(Internals)}
+
+
+def config(**chosen) -> smcoll.Config:
+    """Settings; beside them internals, and algorithms by their collectives' names."""
+    inner = {name: chosen.pop(name) for name in INTERNALS & set(chosen)}
+    names = {name: chosen.pop(name) for name in set(ALGORITHMS) & set(chosen)}
+    if names:
+        chosen["algorithms"] = names
+    return smcoll.Config(**chosen, internals=inner)
 
 
 @contextmanager

@@ -39,7 +39,7 @@ PLACEMENTS = {
     "all alone": lambda ranks: list(range(ranks)),
 }
 # Of a communicator on them: short messages are cut, sliced and bundled, too.
-SETTINGS = {"network_section": 8192, "slice_above": 16384, "bundle_size": 2048}
+SETTINGS = {"internals": {"network_section": 8192, "slice_above": 16384, "bundle_size": 2048}}
 
 
 def settings(ranks: int, nodes: int, directory: Path) -> tuple[list[str], dict[str, str]]:

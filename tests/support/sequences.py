@@ -56,7 +56,7 @@ class RandomProgram:
         self.communicators = [self.make_communicator(kind) for kind in kinds]
 
     def make_communicator(self, kind: str):
-        config = smcoll.Config(**self.settings())
+        config = chosen.config(**self.settings())
         colours = self.shared.randint(1, 3)
         ranks = self.world.Get_size()
         where = self.shared.choice(

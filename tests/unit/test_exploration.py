@@ -114,7 +114,7 @@ def test_only_what_suits_the_calls_is_tried(ranks):
 
 
 def test_what_the_settings_fix_is_not_tried():
-    assert not variants_for(4, "allreduce", 65536, allreduce="tiled")[2]
+    assert not variants_for(4, "allreduce", 65536, algorithms="allreduce=tiled")[2]
     everything, _, _ = variants_for(8, "bcast", 65536, fan_out=3)
     assert {row.fan_out for row in everything if row.algorithm == "fan_out"} == {3}
     everything, _, _ = variants_for(8, "bcast", 65536, segment_size="32K")

@@ -71,10 +71,11 @@ def allreduce(comm, count=4) -> None:
 
 CONFIGS = [
     {},
-    {"segment_size": 4096, "banks": 1, "segments": 1},
-    {"segment_size": "64K", "banks": 4, "segments": 2, "inline_size": 8192},
-    {"segment_size": "1M", "banks": 3, "segments": 5, "rooted_inline_size": 4096},
-    {"segment_size": 4096, "banks": 8, "segments": 64},
+    {"segment_size": 4096, "segments": 1, "internals": {"banks": 1}},
+    {"segment_size": "64K", "segments": 2, "internals": {"banks": 4, "inline_size": 8192}},
+    {"segment_size": "1M", "segments": 5,
+     "internals": {"banks": 3, "rooted_inline_size": 4096}},
+    {"segment_size": 4096, "segments": 64, "internals": {"banks": 8}},
 ]
 
 
@@ -83,7 +84,7 @@ def test_memory_cost_is_linear(fields):
     """total = header + ranks * (control + streams + banks * segments * segment_size), in pages."""
     config = smcoll.Config(**fields)
     costs = {ranks: segment.memory_cost(config, ranks) for ranks in (2, 3, 16, 1000)}
-    data = config.banks * config.segments * config.segment_size
+    data = config.internals.banks * config.segments * config.segment_size
     for ranks, cost in costs.items():
         assert cost["data"] == ranks * data
         assert cost["control"] == ranks * costs[2]["control_per_rank"]
@@ -96,7 +97,7 @@ def test_memory_cost_is_linear(fields):
 def test_streams_keep_to_their_share():
     """About stream_size per rank; beyond 64 ranks the smallest rings, of two pages, to each."""
     for ranks in (2, 3, 16, 64):
-        streams = segment.memory_cost(smcoll.Config(stream_size="2M"), ranks)["streams_per_rank"]
+        streams = segment.memory_cost(smcoll.Config(), ranks)["streams_per_rank"]
         cells = (ranks - 1) * 8 * 256 + ranks * 128
         assert streams <= (2 << 20) + cells + PAGE
     assert segment.memory_cost(smcoll.Config(), 1000)["streams_per_rank"] < 1000 * (2 * PAGE + 1024)

@@ -506,8 +506,8 @@ def main() -> None:
         os.environ["SMCOLL_NODE"] = options.nodes.split(",")[MPI.COMM_WORLD.rank]
     if options.replay:
         options.seed, number = map(int, options.replay.split(":"))
-    fields = {"segment_size": 4096, "stream_size": 4096, "inline_size": 64,
-              "streaming_size": 1} if options.small else {}
+    fields = {"segment_size": 4096, "internals": {
+        "stream_size": 4096, "inline_size": 64, "streaming_size": 1}} if options.small else {}
     fuzzer = Fuzzer(options.seed, mutant if options.mutant else
                     lambda world: smcoll.Comm(world, smcoll.Config(**fields)))
     if options.replay:

@@ -21,13 +21,15 @@ import mutants
 
 # ThreadSanitizer sees ordinary stores only; the other kinds are in assembly.
 CONFIGS = (
-    {"segment_size": 4096, "segments": 2, "banks": 2, "inline_slots": 2, "inline_size": 64,
-     "stream_size": 1, "stores": "ordinary"},
-    {"segment_size": 4096, "segments": 1, "banks": 1, "inline_slots": 1, "inline_size": 64,
-     "stream_size": 1, "rooted_inline_size": 32, "stores": "ordinary"},
-    {"segment_size": 4096, "segments": 1, "banks": 2, "inline_slots": 1, "streaming_size": 1,
-     "stores": "ordinary"},
-    {"segment_size": 32768, "segments": 3, "banks": 3, "inline_slots": 3, "inline_size": 512},
+    {"segment_size": 4096, "segments": 2, "stores": "ordinary",
+     "internals": {"banks": 2, "inline_slots": 2, "inline_size": 64, "stream_size": 1}},
+    {"segment_size": 4096, "segments": 1, "stores": "ordinary",
+     "internals": {"banks": 1, "inline_slots": 1, "inline_size": 64, "stream_size": 1,
+                   "rooted_inline_size": 32}},
+    {"segment_size": 4096, "segments": 1, "stores": "ordinary",
+     "internals": {"banks": 2, "inline_slots": 1, "streaming_size": 1}},
+    {"segment_size": 32768, "segments": 3,
+     "internals": {"banks": 3, "inline_slots": 3, "inline_size": 512}},
 )
 THREADS = (2, 3, 5)
 STARTS = (1, 2**63 - 50, 2**64 - 100)  # of all counters

@@ -48,9 +48,9 @@ def _choose(collective: str, here: machine.Machine, config, heap: bool) -> list[
         def us(name: str, nbytes=nbytes, plan=plan) -> float | None:
             return predict.microseconds(collective, name, here, nbytes, plan)[0]
 
-        best = predict.fastest(
-            (name, us(name)) for name in ALGORITHMS[collective]
-            if select.may_be_chosen(collective, name, heap and nbytes >= config.heap_threshold))
+        in_heaps = heap and nbytes >= config.internals.heap_threshold
+        best = predict.fastest((name, us(name)) for name in ALGORITHMS[collective]
+                               if select.may_be_chosen(collective, name, in_heaps))
         expected = us(usual.algorithm)
         if best is None or expected is None:
             return None

@@ -158,11 +158,10 @@ def times_of(rows: Iterable[dict]) -> dict[tuple, float]:
     return by_round((row for row in rows if "us" in row), VARIANT, "us")
 
 
-def plan_of(key: tuple, inline_size: int = 2048, rooted_inline_size: int = 224) -> Plan:
+def plan_of(key: tuple) -> Plan:
     """The plan of a variant, as it was measured: with the default Config."""
     _, _, _, fan_in, fan_out, section = key
-    return Plan(fan_in or 1, fan_out or 1, section or 64 << 10, True, inline_size,
-                rooted_inline_size)
+    return Plan(fan_in or 1, fan_out or 1, section or 64 << 10)
 
 
 def predicted(here: machine.Machine, key: tuple) -> float:

@@ -18,8 +18,8 @@ def plan_for(machine: Machine, config, section_bytes: int = 0, fan_in: int = 0,
     return Plan(
         fan_in=fan_in or config.fan_in or radix, fan_out=fan_out or config.fan_out or radix,
         section_bytes=min(section_bytes or config.segment_size, config.segment_size),
-        pipelined=config.pipeline, inline_size=config.inline_size,
-        rooted_inline_size=config.rooted_inline_size)
+        pipelined=config.pipeline, inline_size=config.internals.inline_size,
+        rooted_inline_size=config.internals.rooted_inline_size)
 
 
 def algorithms_of(collective: str, heap: bool = False) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from smcoll.base.internals import Internals
 from smcoll.tuning.model.machine import Machine, lines
 
 HEADER = 32         # bytes of a flag line before its payload
@@ -18,9 +19,9 @@ class Plan:
     fan_out: int
     section_bytes: int = 64 << 10
     pipelined: bool = True
-    inline_size: int = 2048
-    rooted_inline_size: int = 224
-    arity: int = 2          # n of LHS's n-ary trees: a parent has n - 1 children in each step
+    inline_size: int = Internals.inline_size
+    rooted_inline_size: int = Internals.rooted_inline_size
+    arity: int = Internals.arity
 
 
 @dataclass(frozen=True)
