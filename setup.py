@@ -16,7 +16,7 @@ COMPILE_ARGS = ["-g0", "-std=gnu11", "-fno-strict-aliasing", "-ffp-contract=off"
 COMPILE_ARGS += os.environ.get("SMCOLL_BUILD_CFLAGS", "").split()
 # What has loops over data or flags. All else parses and decides: hot calls are as fast with -O1,
 # which compiles in half of the time.
-LOOPS = ("smcoll/algos.pyx", "smcoll/barrier.pyx", "smcoll/coll/", "smcoll/kernels/",
+LOOPS = ("smcoll/algos.pyx", "smcoll/barrier.pyx", "smcoll/coll/", "smcoll/base/kernels.pyx",
          "smcoll/datatype/convertor.pyx", "smcoll/sync/waiting.pyx")
 LINK_ARGS = os.environ.get("SMCOLL_BUILD_LDFLAGS", "-Wl,-s").split()
 CPUS = len(os.sched_getaffinity(0))

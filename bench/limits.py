@@ -39,7 +39,7 @@ from rich.table import Table
 import smcoll
 from smcoll.cli.info import machine_facts, size
 from smcoll.cli.output import STYLES, microseconds, require_matplotlib, wide_console, write_json
-from smcoll.kernels import kernels
+from smcoll.base import kernels
 from smcoll.launch import launch
 from smcoll.topology import node
 from smcoll.tuning import distance

@@ -197,6 +197,11 @@ class Config:
         "auto", _across_nodes, "",
         "over several nodes: shared memory in each, messages between them; tree, dissemination, "
         "tiled: the same, and Allreduces of any size in that form; off: MPI wholly")
+    watch_nodes: bool = _setting(
+        True, _boolean, "",
+        "over several nodes, their leaders hold a TCP connection to each other, by whose end they "
+        "learn that one has died, and ask the living in long waits which calls they were in; off: "
+        "they learn a death from others of its node, or by the timeout")
     eager: bool = _setting(
         False, _boolean, "", "make the whole segment with the communicator, not at the first call")
     strict: bool = _setting(

@@ -67,7 +67,7 @@ def layers() -> None:
         (("segment",), "the one mapping: layout, create, attach, reserve", ROSE),
         (("mpi/", "topology/", "datatype/", "memory/"),
          "MPI's progress; hardware; types; heaps", GREY),
-        (("config", "kernels/"), "settings; loops over elements", GREY),
+        (("config",), "settings", GREY),
         (("errors", "algorithms", "base/"), "exceptions; names; atomics, C headers", GREY),
     ]
     figure = Figure("layers", 820, 44 + 38 * len(rows), "The layers of smcoll")

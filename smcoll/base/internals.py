@@ -74,10 +74,6 @@ class Internals:
     # measured apart.
     bundle_size: int = _number(8 * KIB, 0, 1 << 30)
 
-    # Over several nodes: whether leaders try to hold connections to each other. Off stands for a
-    # firewall between them.
-    watch_nodes: int = _number(1, 0, 1)
-
     # numpy's arrays from this size on go to the heap: each takes whole pages there, so this is well
     # above one (docs/heap.md).
     heap_threshold: int = _number(32 * KIB, 1, LONGEST)

@@ -18,7 +18,7 @@ from smcoll.buffers.buffers cimport (
 )
 from smcoll.datatype.convertor cimport start_convertor
 from smcoll.datatype.datatypes cimport Typemap, typemap_of
-from smcoll.kernels.kernels cimport element_size
+from smcoll.base.kernels cimport element_size
 
 cdef extern from "Python.h":
     object PyNumber_Index(object)

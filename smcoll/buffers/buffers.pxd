@@ -1,7 +1,7 @@
 from smcoll.datatype.convertor cimport Convertor, Runs
 from smcoll.datatype.datatypes cimport Typemap
 
-# What a buffer argument comes to. `element_type` is a code of smcoll.kernels.kernels, or -1.
+# What a buffer argument comes to. `element_type` is a code of smcoll.base.kernels, or -1.
 cdef struct Message:
     char *address
     size_t count               # elements of the datatype

@@ -19,7 +19,7 @@ from cpython.buffer cimport (
 from smcoll.buffers.arrays cimport Tensor, tensor_of
 from smcoll.datatype.convertor cimport start_convertor
 from smcoll.datatype.datatypes cimport typemap_of
-from smcoll.kernels.kernels cimport (
+from smcoll.base.kernels cimport (
     TYPE_BOOL, TYPE_COMPLEX_DOUBLE, TYPE_COMPLEX_FLOAT, TYPE_DOUBLE, TYPE_FLOAT, TYPE_INT8,
     TYPE_INT16, TYPE_INT32, TYPE_INT64, TYPE_LONG_DOUBLE, TYPE_UINT8, TYPE_UINT16, TYPE_UINT32,
     TYPE_UINT64, element_size,

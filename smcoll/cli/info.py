@@ -29,7 +29,7 @@ from smcoll.cli.page import (
     sectioned,
     size,
 )
-from smcoll.kernels import kernels
+from smcoll.base import kernels
 from smcoll.launch import launch
 from smcoll.segment import memory_cost
 from smcoll.topology import node, sysfs

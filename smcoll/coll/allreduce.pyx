@@ -11,7 +11,7 @@ from smcoll.coll.pipeline cimport (
 from smcoll.coll.tiled cimport (
     copy_in_others, copy_out_others, reduce_cyclically_for_all, reduce_own_slice_for_all,
 )
-from smcoll.kernels.kernels cimport copy_bytes, reduce_operands
+from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.segment cimport Line, exchange_line
 from smcoll.sync.team cimport DONE, Team, next_rank
 

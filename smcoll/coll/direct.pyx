@@ -32,7 +32,7 @@ from smcoll.coll.reduce cimport reduce_tiled
 from smcoll.coll.tiled cimport STEP_RESULT, copy_in_others, copy_out_others, tile
 from smcoll.coll.tree cimport bcast_fan_out, reduce_fan_in
 from smcoll.datatype.convertor cimport Convertor, copy_message, unpack_next
-from smcoll.kernels.kernels cimport copy_result, reduce_operands, strip_bytes
+from smcoll.base.kernels cimport copy_result, reduce_operands, strip_bytes
 from smcoll.memory.heap cimport STAGED
 from smcoll.segment cimport Line, segment_line
 from smcoll.sync.team cimport DONE, FAILED_MISMATCH, BankCursor, Team, next_rank

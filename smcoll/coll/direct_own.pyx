@@ -17,7 +17,7 @@ from smcoll.coll.reduce_scatter cimport (
 from smcoll.coll.scan cimport (
     copy_in_for_higher, operands_of, reduce_vectors, scan_chain, scan_direct,
 )
-from smcoll.kernels.kernels cimport reduce_operands
+from smcoll.base.kernels cimport reduce_operands
 from smcoll.memory.heap cimport STAGED
 from smcoll.sync.team cimport DONE, Team
 

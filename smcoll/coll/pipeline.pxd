@@ -5,7 +5,7 @@ from smcoll.base.atomics cimport load_relaxed, monotonic_ns, store_release
 from smcoll.coll.stores cimport (
     UNKNOWN_STORES, end_reading, next_stores, start_reading, tell_stores, told_stores,
 )
-from smcoll.kernels.kernels cimport (
+from smcoll.base.kernels cimport (
     Operation, copy_result, copy_stored, reduce_and_copy, reduce_operands, reduce_stored,
 )
 from smcoll.segment cimport Line, data_region, segment_line, whole_lines

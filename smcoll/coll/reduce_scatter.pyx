@@ -11,7 +11,7 @@ from smcoll.coll.pipeline cimport (
     stores_of_others, writable,
 )
 from smcoll.coll.stores cimport UNKNOWN_STORES
-from smcoll.kernels.kernels cimport copy_bytes, reduce_operands
+from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.segment cimport Line, exchange_line
 from smcoll.sync.team cimport DONE, next_rank
 

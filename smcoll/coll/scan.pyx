@@ -16,7 +16,7 @@ from smcoll.coll.pipeline cimport (
     region, stores_of, writable,
 )
 from smcoll.coll.stores cimport UNKNOWN_STORES
-from smcoll.kernels.kernels cimport copy_bytes, reduce_operands
+from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.segment cimport Line, rooted_line
 from smcoll.sync.team cimport DONE, BankCursor
 

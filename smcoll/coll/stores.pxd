@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from smcoll.base.atomics cimport load_relaxed, monotonic_ns, store_relaxed
-from smcoll.kernels.kernels cimport STORES_KINDS
+from smcoll.base.kernels cimport STORES_KINDS
 from smcoll.segment cimport Line
 from smcoll.sync.team cimport StoreClass, Team
 

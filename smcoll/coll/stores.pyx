@@ -38,13 +38,13 @@ from libc.stdlib cimport calloc, free
 
 from smcoll.base.atomics cimport load_relaxed, store_relaxed
 from smcoll.base.signature cimport COLLECTIVE_REDUCE, COLLECTIVES, collective_in
-from smcoll.kernels.kernels cimport (
+from smcoll.base.kernels cimport (
     STORES_KINDS, STORES_NON_TEMPORAL, STORES_ORDINARY, STORES_STRING, has_stores,
 )
 from smcoll.segment cimport STORE_CLASSES, read_costs
 from smcoll.sync.team cimport Team
 
-from smcoll.kernels.kernels import STORES_NAMES, stores_available
+from smcoll.base.kernels import STORES_NAMES, stores_available
 
 cdef enum:
     UNIT = 65536               # bytes that costs are given for

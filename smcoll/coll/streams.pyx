@@ -45,7 +45,7 @@ from smcoll.coll.stores cimport (
     tell_stores, told_stores,
 )
 from smcoll.datatype.convertor cimport copy_message, pack_next, unpack_next
-from smcoll.kernels.kernels cimport STORES_ORDINARY
+from smcoll.base.kernels cimport STORES_ORDINARY
 from smcoll.memory.cross_memory cimport read_memory
 from smcoll.memory.heap cimport STAGED
 from smcoll.segment cimport Layout, Line, credit_word, refusal_word, stream_chunk, stream_line

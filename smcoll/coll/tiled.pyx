@@ -9,7 +9,7 @@ from smcoll.coll.pipeline cimport (
     STEP_IN, Call, Section, deliver, heard, heard_all, post, put, reduce_for_all, reduce_from,
     reduce_into, reduce_operands_into, region, stores_of_others, writable,
 )
-from smcoll.kernels.kernels cimport reduce_operands, strip_bytes
+from smcoll.base.kernels cimport reduce_operands, strip_bytes
 from smcoll.sync.team cimport DONE, next_rank
 
 

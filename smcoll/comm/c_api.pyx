@@ -25,7 +25,7 @@ from smcoll.datatype.convertor cimport Convertor, start_convertor
 from smcoll.datatype.operations cimport code_of_op
 from smcoll.engine.engine cimport Engine
 from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI
-from smcoll.kernels.kernels cimport element_size
+from smcoll.base.kernels cimport element_size
 from smcoll.sync.team cimport PyThreadState
 
 from mpi4py import MPI

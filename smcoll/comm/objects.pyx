@@ -30,7 +30,7 @@ from smcoll.buffers.messages cimport Gathered, Messages
 from smcoll.comm.state cimport check_root, engine_of, count_fallback
 from smcoll.engine.engine cimport Engine, stream_signature
 from smcoll.engine.reservation cimport USE_MPI
-from smcoll.kernels.kernels cimport copy_bytes
+from smcoll.base.kernels cimport copy_bytes
 
 from smcoll.errors import Error
 

@@ -21,7 +21,7 @@ from smcoll.internode.placement import Placement
 from smcoll.internode.span import ONE_NODE_ONLY
 from smcoll.internode.spanning import SpanningEngine
 from smcoll.internode.watch import watch_leaders
-from smcoll.kernels import kernels
+from smcoll.base import kernels
 from smcoll.memory import cross_memory, heap, heap_arrays
 from smcoll.memory.budget import budget
 from smcoll.mpi import progress
@@ -247,14 +247,14 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
         if engine is not None:
             engine.close()
         return None, problem
-    if config.internals.watch_nodes and not all(record["watched"] for record in records):
+    if config.watch_nodes and not all(record["watched"] for record in records):
         try:
             hidden.watches[placed] = watch_leaders(comm, gather, placement, rank)
         except BaseException:
             engine.close()
             raise
     watch, unwatched = None, "watch_nodes is off"
-    if config.internals.watch_nodes:
+    if config.watch_nodes:
         watch, unwatched = hidden.watches[placed]
     # Choices that the ranks compare: nodes may differ in their CPUs.
     oversubscribed = any(record["oversubscribed"] for record in records)

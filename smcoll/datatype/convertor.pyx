@@ -8,7 +8,7 @@ anywhere.
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy
 
-from smcoll.kernels.kernels cimport STORES_ORDINARY, copy_bytes, copy_result, copy_stored
+from smcoll.base.kernels cimport STORES_ORDINARY, copy_bytes, copy_result, copy_stored
 
 cdef enum:
     COPIED_AT_ONCE = 4096

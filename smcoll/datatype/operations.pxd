@@ -1,4 +1,4 @@
-from smcoll.kernels.kernels cimport Operation
+from smcoll.base.kernels cimport Operation
 
 cdef enum:
     NO_OP = -1                 # not among the predefined operations that we have kernels for

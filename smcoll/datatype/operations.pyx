@@ -1,15 +1,15 @@
-"""MPI's operations: their codes in ``smcoll.kernels.kernels``, and which types MPI takes them for.
+"""MPI's operations: their codes in ``smcoll.base.kernels``, and which types MPI takes them for.
 
 Operations without a kernel (user-defined ones, MINLOC and MAXLOC, types that the kernels don't
 know) are carried out by MPI's own ``Op.Reduce_local``, an operation like any other to the
 algorithms.
 """
 
-from smcoll.kernels.kernels cimport copy_bytes
+from smcoll.base.kernels cimport copy_bytes
 
 from mpi4py import MPI
 
-from smcoll.kernels import kernels
+from smcoll.base import kernels
 
 cdef object SUM = MPI.SUM
 cdef dict _CODE_OF_HANDLE = {getattr(MPI, name).handle: code

@@ -9,7 +9,7 @@ from smcoll.engine.member cimport Member
 from smcoll.engine.plans cimport Plans
 from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI, Reservation
 from smcoll.engine.statistics cimport Statistics
-from smcoll.kernels.kernels cimport Operation, reduction_kernel
+from smcoll.base.kernels cimport Operation, reduction_kernel
 from smcoll.sync.domains cimport Domains
 
 

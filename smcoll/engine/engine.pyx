@@ -15,7 +15,7 @@ from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.pipeline cimport Call, Plan
 from smcoll.coll.reduce_scatter cimport Partition
 from smcoll.engine.reservation cimport USE_MPI
-from smcoll.kernels.kernels cimport Operation, element_size, reduction_kernel, reduction_kernel_for
+from smcoll.base.kernels cimport Operation, element_size, reduction_kernel, reduction_kernel_for
 
 
 cdef class Engine:

@@ -21,7 +21,7 @@ from smcoll.engine.peer_memory cimport PeerMemory
 from smcoll.engine.plans cimport Plans
 from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI, Reservation
 from smcoll.engine.statistics cimport Statistics, Tally, finished, started, went_on
-from smcoll.kernels.kernels cimport Operation, element_size
+from smcoll.base.kernels cimport Operation, element_size
 from smcoll.segment cimport Mapping
 from smcoll.sync.team cimport DONE
 from smcoll.sync.waiting cimport condition

@@ -19,7 +19,7 @@ from smcoll.coll.pipeline cimport Call
 from smcoll.coll.streams cimport Stream, init_streams
 from smcoll.engine.call cimport CallProtocol
 from smcoll.engine.member cimport Member
-from smcoll.kernels.kernels cimport OP_MIN, TYPE_INT64, Operation, reduction_kernel_for
+from smcoll.base.kernels cimport OP_MIN, TYPE_INT64, Operation, reduction_kernel_for
 from smcoll.sync.team cimport FAILED_EXCEPTION
 
 from smcoll.errors import SegmentError

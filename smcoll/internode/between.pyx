@@ -6,7 +6,7 @@ messages.
 
 from smcoll.internode.network cimport Network
 from smcoll.internode.span cimport Reduction, Span, combine
-from smcoll.kernels.kernels cimport copy_bytes
+from smcoll.base.kernels cimport copy_bytes
 
 
 cdef int allreduce_between(Span span, const Reduction *reduction, char *vector, size_t elements,

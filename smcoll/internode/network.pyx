@@ -18,7 +18,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from smcoll.engine.failure cimport AcrossNodes
 from smcoll.engine.node cimport NodeEngine
 from smcoll.internode.notices cimport NOTICE_TAGS, Notices
-from smcoll.kernels.kernels cimport copy_bytes
+from smcoll.base.kernels cimport copy_bytes
 
 
 cdef enum:

@@ -8,7 +8,7 @@ from smcoll.buffers.messages cimport Gathered, Messages
 from smcoll.internode.between cimport allreduce_between
 from smcoll.internode.network cimport Network
 from smcoll.internode.span cimport Reduction, Span, combine
-from smcoll.kernels.kernels cimport OP_SUM, TYPE_INT8, Operation, copy_bytes
+from smcoll.base.kernels cimport OP_SUM, TYPE_INT8, Operation, copy_bytes
 
 cdef enum:
     # Sections of a long vector whose messages are posted ahead of the one in work.

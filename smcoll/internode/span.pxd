@@ -7,7 +7,7 @@ from smcoll.coll.reduce_scatter cimport Partition
 from smcoll.engine.failure cimport AcrossNodes
 from smcoll.engine.node cimport NodeEngine
 from smcoll.internode.network cimport Network, Parcel
-from smcoll.kernels.kernels cimport Operation
+from smcoll.base.kernels cimport Operation
 from smcoll.sync.team cimport Sleeping
 
 

@@ -17,13 +17,13 @@ from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
-from smcoll.base.atomics cimport cpu_pause, try_lock, unlock
+from smcoll.base.atomics cimport cpu_pause, load_acquire, store_release, try_lock, unlock
 from smcoll.comm.c_api cimport (
     SMCOLL_CAPSULE, SMCOLL_IN_PLACE, SMCOLL_SUCCESS, SMCOLL_USE_MPI, smcoll_api, smcoll_engine,
 )
 from smcoll.buffers.buffers cimport code_of_type
 from smcoll.datatype.operations cimport NO_OP, code_of_op
-from smcoll.kernels.kernels cimport INSTRUCTIONS_BASELINE, OPS, TYPES, reduction_kernel_for
+from smcoll.base.kernels cimport INSTRUCTIONS_BASELINE, OPS, TYPES, reduction_kernel_for
 
 cdef extern from "<dlfcn.h>" nogil:
     void *dlopen(const char *, int)
@@ -51,6 +51,7 @@ AFTER = 100
 cdef struct Entry:
     uintptr_t comm
     Entry *next
+    Entry *next_free           # of those that are not in use
     int rank, size
     int64_t calls              # so far, all left to MPI, until the engine is made
     bint decided
@@ -76,6 +77,7 @@ cdef int _keyval
 cdef void *_mpi[2][FUNCTIONS]          # MPI's own; those with MPI_Count second
 cdef Entry *_buckets[BUCKETS]
 cdef int _table_is_locked = 0
+cdef Entry *_free_entries = NULL
 cdef Basic _types[256]                 # open addressing; size 0: free
 cdef Basic _ops[64]
 cdef bint _known[OPS][TYPES]           # MPI takes the pair: seen in a call by Python
@@ -103,50 +105,86 @@ cdef void lock_table() noexcept nogil:
 
 
 cdef Entry *find(uintptr_t comm) noexcept nogil:
-    cdef Entry *entry
-    lock_table()
-    entry = _buckets[bucket_of(comm)]
+    """The communicator's entry, if it has one. Without a lock: what is found is right.
+
+    Pairs with the release in ``enter``. An entry's memory is used again for other entries only, so
+    who walks along while another thread frees its communicator may come into another list and find
+    nothing, never what is no entry.
+    """
+    cdef Entry *entry = first_of(comm)
     while entry != NULL and entry.comm != comm:
-        entry = entry.next
-    unlock(&_table_is_locked)
+        entry = <Entry *> load_acquire(<const uint64_t *> &entry.next)
     return entry
+
+
+cdef inline Entry *first_of(uintptr_t comm) noexcept nogil:
+    return <Entry *> load_acquire(<const uint64_t *> &_buckets[bucket_of(comm)])
 
 
 cdef Entry *enter(uintptr_t comm) noexcept nogil:
     """A new entry; NULL where there is nothing to serve: no communicator, or no memory."""
-    cdef Entry *entry = <Entry *> calloc(1, sizeof(Entry))
+    cdef Entry *entry
     cdef int inter = 0
+    lock_table()
+    entry = find(comm)         # for sure: nobody changes the lists
+    if entry == NULL:
+        entry = _free_entries
+        if entry != NULL:
+            _take_free()
+    unlock(&_table_is_locked)
+    if entry != NULL and entry.comm == comm:
+        return entry
+    if entry == NULL:
+        entry = <Entry *> calloc(1, sizeof(Entry))
     if entry == NULL:
         return NULL
-    entry.comm = comm
     # An attribute ends with the communicator, whoever frees it: handles are used again.
     if (_test_inter(comm, &inter) != SUCCESS or _comm_size(comm, &entry.size) != SUCCESS
             or _comm_rank(comm, &entry.rank) != SUCCESS
             or _set_attr(comm, _keyval, entry) != SUCCESS):
-        free(entry)
+        lock_table()
+        give_back(entry)
+        unlock(&_table_is_locked)
         return NULL
     entry.decided = inter or entry.size == 1
+    entry.calls = 0
+    entry.python = NULL
+    entry.engine = NULL
     lock_table()
-    entry.next = _buckets[bucket_of(comm)]
-    _buckets[bucket_of(comm)] = entry
+    store_release(<uint64_t *> &entry.next, <uint64_t> _buckets[bucket_of(comm)])
+    store_release(<uint64_t *> &entry.comm, comm)
+    store_release(<uint64_t *> &_buckets[bucket_of(comm)], <uint64_t> entry)
     unlock(&_table_is_locked)
     return entry
+
+
+cdef void _take_free() noexcept nogil:
+    global _free_entries
+    _free_entries = _free_entries.next_free
+
+
+cdef void give_back(Entry *entry) noexcept nogil:
+    global _free_entries
+    entry.next_free = _free_entries
+    _free_entries = entry
 
 
 cdef int forget(word comm, int keyval, void *attribute, void *extra) noexcept nogil:
     """MPI deletes the attribute: the communicator is being freed."""
     cdef Entry *entry = <Entry *> attribute
     cdef Entry **link = &_buckets[bucket_of(entry.comm)]
+    cdef PyObject *python = entry.python
     lock_table()
     while link[0] != NULL and link[0] != entry:
         link = &link[0].next
     if link[0] != NULL:
-        link[0] = entry.next
+        store_release(<uint64_t *> link, <uint64_t> entry.next)
+    entry.comm = _null_comm
+    give_back(entry)
     unlock(&_table_is_locked)
-    if entry.python != NULL and Py_IsInitialized():
+    if python != NULL and Py_IsInitialized():
         with gil:
-            Py_XDECREF(entry.python)
-    free(entry)
+            Py_XDECREF(python)
     return SUCCESS
 
 
@@ -232,8 +270,11 @@ cdef int serve(const Arguments *call) noexcept nogil:
 
 
 cdef int serve_plain(Entry *entry, const Arguments *call) noexcept nogil:
-    """Predefined types and operations that the kernels know: SUCCESS, an error code, NOT_SERVED
-    where all ranks agree on that, or NOT_PLAIN."""
+    """Predefined types and operations that the kernels know.
+
+    SUCCESS, an error code, NOT_PLAIN, or NOT_SERVED: where all ranks agree on that, or where the
+    arguments are wrong.
+    """
     cdef int function = call.function
     if function == BARRIER:
         return ended(_api.barrier(entry.engine))
@@ -251,7 +292,9 @@ cdef inline int ended(int code) noexcept nogil:
 cdef int bcast(Entry *entry, const Arguments *call) noexcept nogil:
     cdef Basic *basic = type_of(call.recv_type)
     cdef int64_t count = count_of(call, call.recv_count)
-    if basic.size == 0 or count < 0 or not is_rank(entry, call.root):
+    if count < 0 or not is_rank(entry, call.root):
+        return NOT_SERVED      # MPI says what is wrong
+    if basic.size == 0:
         return NOT_PLAIN
     return _api.bcast(entry.engine, <void *> call.recv, <size_t> count * basic.size,
                       <int> call.root)
@@ -275,7 +318,7 @@ cdef int reduction(Entry *entry, const Arguments *call) noexcept nogil:
         return reduce_scatter(entry, call, basic.code, op.code)
     count = count_of(call, call.recv_count)
     if count < 0 or not is_rank(entry, call.root):
-        return NOT_PLAIN
+        return NOT_SERVED
     if call.function == ALLREDUCE:
         return _api.allreduce(entry.engine, sent(call), <void *> call.recv, count, basic.code,
                               op.code)
@@ -299,7 +342,7 @@ cdef int reduce_scatter(Entry *entry, const Arguments *call, int type, int op) n
     for rank in range(entry.size):
         if item(call, call.recv_count, rank) < 0:
             free(counts)
-            return NOT_PLAIN
+            return NOT_SERVED
         counts[rank] = item(call, call.recv_count, rank)
     code = _api.reduce_scatter(entry.engine, sent(call), <void *> call.recv, counts, type, op)
     free(counts)
@@ -316,16 +359,17 @@ cdef int movement(Entry *entry, const Arguments *call) noexcept nogil:
     cdef bint receives = (at_root or scatters) and call.recv != _in_place
     cdef int64_t send_count, recv_count
     cdef void *to = SMCOLL_IN_PLACE if call.recv == _in_place else <void *> call.recv
-    if function == ALLTOALLW or rooted and not is_rank(entry, call.root):
-        return NOT_PLAIN
-    if sends and send.size == 0 or receives and recv.size == 0:
+    if rooted and not is_rank(entry, call.root):
+        return NOT_SERVED
+    if function == ALLTOALLW or sends and send.size == 0 or receives and recv.size == 0:
         return NOT_PLAIN
     if function in (GATHERV, SCATTERV, ALLGATHERV, ALLTOALLV):
         return vector(entry, call, at_root, send.size, recv.size, to)
     send_count = count_of(call, call.send_count) * <int64_t> send.size
     recv_count = count_of(call, call.recv_count) * <int64_t> recv.size
-    if sends and send_count < 0 or receives and recv_count < 0 or (
-            at_root and sends and receives and send_count != recv_count):
+    if sends and send_count < 0 or receives and recv_count < 0:
+        return NOT_SERVED
+    if at_root and sends and receives and send_count != recv_count:
         return NOT_PLAIN
     if function == GATHER:
         return _api.gather(entry.engine, sent(call), to, recv_count if at_root else send_count,
@@ -341,7 +385,7 @@ cdef int movement(Entry *entry, const Arguments *call) noexcept nogil:
 cdef int vector(Entry *entry, const Arguments *call, bint at_root, size_t send_size,
                 size_t recv_size, void *to) noexcept nogil:
     """The forms with a length for each rank."""
-    cdef int function = call.function, code = NOT_PLAIN, size = entry.size
+    cdef int function = call.function, code = NOT_SERVED, size = entry.size
     cdef size_t *lengths = <size_t *> malloc(2 * size * sizeof(size_t))
     cdef ptrdiff_t *starts = <ptrdiff_t *> malloc(2 * size * sizeof(ptrdiff_t))
     cdef int64_t one

@@ -24,7 +24,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from libc.stdint cimport uint8_t
 from libc.string cimport strcpy
 
-from smcoll.kernels.kernels cimport copy_bytes
+from smcoll.base.kernels cimport copy_bytes
 from smcoll.memory.heap cimport (
     STAGED, HeapView, heap_allocate, heap_free, heap_offset, heap_ready, heap_resize, heap_room,
     own_heap,

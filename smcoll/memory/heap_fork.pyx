@@ -8,7 +8,7 @@ from posix.mman cimport (
 )
 from posix.unistd cimport _exit, close, read
 
-from smcoll.kernels.kernels cimport copy_bytes
+from smcoll.base.kernels cimport copy_bytes
 from smcoll.memory.heap_pages cimport PAGE
 
 cdef extern from "sys/mman.h" nogil:

@@ -12,7 +12,7 @@ from smcoll.base.signature cimport (
     collective_in, counts_hash_in, element_type_in, is_carried_out_by_mpi, operation_in, root_in,
 )
 
-from smcoll.kernels import kernels
+from smcoll.base import kernels
 
 _COLLECTIVE_TITLES = {
     COLLECTIVE_BARRIER: "Barrier", COLLECTIVE_BCAST: "Bcast", COLLECTIVE_REDUCE: "Reduce",

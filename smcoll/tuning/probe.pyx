@@ -14,7 +14,7 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from smcoll.base.atomics cimport cpu_pause, load_acquire, monotonic_ns, store_release
-from smcoll.kernels.kernels cimport (
+from smcoll.base.kernels cimport (
     OP_SUM, STORES_STRING, TYPE_DOUBLE, best_instruction_set, copy_bytes, copy_stored,
     reduction_kernel, reduction_kernel_for,
 )

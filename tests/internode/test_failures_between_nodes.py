@@ -276,7 +276,7 @@ def test_a_node_that_vanishes_is_named_at_once_without_a_timeout(tmp_path, nodes
 def test_a_timeout_ends_the_wait_for_the_dead_where_no_leader_watches(tmp_path, nodes, victims):
     job = programs.start_ranks(
         len(nodes), VANISH, tmp_path, nodes, victims, 1, "no helper",
-        environment={"SMCOLL_TEST_INTERNALS": "watch_nodes=0", "SMCOLL_TIMEOUT": "1"})
+        environment={"SMCOLL_WATCH_NODES": "0", "SMCOLL_TIMEOUT": "1"})
     try:
         others = [rank for rank in range(len(nodes)) if nodes[rank] != "1"]
         found = results(tmp_path, others)

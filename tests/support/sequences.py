@@ -18,7 +18,7 @@ from placements import even, placed, uneven
 
 import smcoll
 from smcoll.algorithms import ALGORITHMS
-from smcoll.kernels import kernels
+from smcoll.base import kernels
 
 LONGEST = 70_000
 PATTERN = {code: (np.arange(LONGEST) * 7 % 101).astype(code) for code in "iqfd"}

@@ -14,7 +14,7 @@ from smcoll.coll.stores cimport (
 )
 from smcoll.sync.team cimport StoreClass, Team
 
-from smcoll.kernels.kernels import STORES_NAMES
+from smcoll.base.kernels import STORES_NAMES
 
 
 cdef class Pair:

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from smcoll.kernels import kernels
+from smcoll.base import kernels
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 REALS = ("float32", "float64", "longdouble")

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "smcoll"
 # From the bottom up. What stands in one line knows nothing of the lines below it.
 LAYERS = (
     "errors", "algorithms", "base",
-    "config", "kernels",
+    "config",
     "mpi", "topology", "datatype", "memory",
     "segment",
     "sync",

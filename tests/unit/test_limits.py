@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from smcoll.bench.lower_bound import lower_bound, read
-from smcoll.kernels import kernels
+from smcoll.base import kernels
 from smcoll.launch import launch
 from smcoll.topology import node
 

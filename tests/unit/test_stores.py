@@ -14,7 +14,7 @@ import pytest
 from mpi4py import MPI
 
 import smcoll
-from smcoll.kernels import kernels
+from smcoll.base import kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 AVAILABLE = kernels.stores_available()

@@ -23,7 +23,7 @@ from smcoll.barrier cimport begin_call
 from smcoll.datatype.convertor cimport Convertor, start_convertor
 from smcoll.engine.engine cimport signature_of, stream_signature
 from smcoll.engine.node cimport NodeEngine
-from smcoll.kernels.kernels cimport OP_SUM, TYPE_INT64, Operation, reduction_kernel_for
+from smcoll.base.kernels cimport OP_SUM, TYPE_INT64, Operation, reduction_kernel_for
 from smcoll.coll.reduce_scatter cimport Partition
 from smcoll.engine.reservation cimport DATA_REGIONS, STREAMS
 from smcoll.segment cimport Mapping
