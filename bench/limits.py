@@ -37,9 +37,9 @@ from rich.console import Console
 from rich.table import Table
 
 import smcoll
+from smcoll.base import kernels
 from smcoll.cli.info import machine_facts, size
 from smcoll.cli.output import STYLES, microseconds, require_matplotlib, wide_console, write_json
-from smcoll.base import kernels
 from smcoll.launch import launch
 from smcoll.topology import node
 from smcoll.tuning import distance

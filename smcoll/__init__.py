@@ -21,8 +21,9 @@ _HOMES = {
     "Graphcomm": "comm.comm", "Intercomm": "comm.comm", "wrap": "comm.comm", "Config": "config",
     "Error": "errors", "MismatchError": "errors", "PeerError": "errors", "SegmentError": "errors",
     "TopologyError": "errors", "WaitTimeout": "errors", "install": "interpose.installation",
-    "uninstall": "interpose.installation", "array": "memory.heap_arrays", "empty": "memory.heap_arrays",
-    "empty_like": "memory.heap_arrays", "is_shared": "memory.heap_arrays",
+    "uninstall": "interpose.installation", "array": "memory.heap_arrays",
+    "empty": "memory.heap_arrays", "empty_like": "memory.heap_arrays",
+    "is_shared": "memory.heap_arrays",
     "zeros": "memory.heap_arrays", "c_api": "comm.c_api",
 }
 

@@ -9,8 +9,6 @@ from smcoll.comm.comm import Distgraphcomm as Distgraphcomm
 from smcoll.comm.comm import Graphcomm as Graphcomm
 from smcoll.comm.comm import Intercomm as Intercomm
 from smcoll.comm.comm import wrap as wrap
-from smcoll.interpose.installation import install as install
-from smcoll.interpose.installation import uninstall as uninstall
 from smcoll.config import Config as Config
 from smcoll.errors import Error as Error
 from smcoll.errors import MismatchError as MismatchError
@@ -18,6 +16,8 @@ from smcoll.errors import PeerError as PeerError
 from smcoll.errors import SegmentError as SegmentError
 from smcoll.errors import TopologyError as TopologyError
 from smcoll.errors import WaitTimeout as WaitTimeout
+from smcoll.interpose.installation import install as install
+from smcoll.interpose.installation import uninstall as uninstall
 from smcoll.memory.heap_arrays import array as array
 from smcoll.memory.heap_arrays import empty as empty
 from smcoll.memory.heap_arrays import empty_like as empty_like

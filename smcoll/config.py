@@ -298,14 +298,18 @@ def unknown_names(environment: Mapping[str, str]) -> list[str]:
     return lines
 
 
+def is_first_rank() -> bool:
+    """Whether this process is rank 0 of its job, or in no job, as far as its launcher tells."""
+    return next((os.environ[name] for name in _RANKS if name in os.environ), "0") == "0"
+
+
 def warn_of_unknown_names() -> None:
     """Once, by one process of a job: a misspelt setting would be ignored silently."""
     global _looked_at_names
     if _looked_at_names:
         return
     _looked_at_names = True
-    rank = next((os.environ[name] for name in _RANKS if name in os.environ), "0")
-    if rank != "0" or NAMES_TOLD in os.environ:
+    if not is_first_rank() or NAMES_TOLD in os.environ:
         return
     for line in unknown_names(os.environ):
         print(line, file=sys.stderr, flush=True)

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from smcoll import config as configuration
-from smcoll.base import __version__
+from smcoll.base import __version__, kernels
 from smcoll.cli import guard, info_topology, options
 from smcoll.cli.output import check_files, write_json
 from smcoll.cli.page import (
@@ -29,7 +29,6 @@ from smcoll.cli.page import (
     sectioned,
     size,
 )
-from smcoll.base import kernels
 from smcoll.launch import launch
 from smcoll.segment import memory_cost
 from smcoll.topology import node, sysfs

@@ -9,7 +9,7 @@ from cpython.pycapsule cimport PyCapsule_New
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.string cimport strncpy
 
 from smcoll.base.signature cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLTOALL, COLLECTIVE_BARRIER,
@@ -416,11 +416,10 @@ cdef int op_of(uintptr_t handle) noexcept with gil:
 
 cdef size_t error_text(Engine engine, char *text, size_t size) noexcept with gil:
     cdef bytes message = (engine.last_error or "").encode()
-    cdef size_t length = len(message)
     if size > 0:
-        memcpy(text, <const char *> message, min(length, size - 1))
-        text[min(length, size - 1)] = 0
-    return length
+        strncpy(text, message, size - 1)
+        text[size - 1] = 0
+    return len(message)
 
 
 cdef smcoll_api _table

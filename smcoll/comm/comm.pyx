@@ -207,8 +207,8 @@ class Collectives(Reductions, Movement, Objects):
         """Rows ``{collective, algorithm, path, calls, from_c, bytes, seconds, direct_bytes}``, this
         rank's.
 
-        ``from_c``: calls by C libraries. ``direct_bytes``: moved to and from other ranks' arrays without staging: in shared heaps,
-        or read through the kernel.
+        ``from_c``: how many of the calls came from C. ``direct_bytes``: moved to and from other
+        ranks' arrays without staging: in shared heaps, or read through the kernel.
         """
         return state_of(self).stats()
 

@@ -54,7 +54,7 @@ class Report:
             return
         lines = [("collective", "calls", "bytes", "seconds", "path", "algorithm, or why MPI")]
         for (collective, path, reason), (calls, nbytes, seconds, from_c) in sorted(sums.items()):
-            if 0 < from_c:
+            if from_c > 0:
                 reason += f" ({'all' if from_c == calls else from_c} from C)"
             # Calls that went to MPI at once are counted, not measured.
             measured = (str(nbytes), f"{seconds:.6f}") if seconds else ("-", "-")

@@ -12,7 +12,7 @@ import weakref
 
 from mpi4py import MPI
 
-from smcoll.base import __version__
+from smcoll.base import __version__, kernels
 from smcoll.config import Config
 from smcoll.engine.node import NodeEngine
 from smcoll.errors import SegmentError, TopologyError
@@ -21,7 +21,6 @@ from smcoll.internode.placement import Placement
 from smcoll.internode.span import ONE_NODE_ONLY
 from smcoll.internode.spanning import SpanningEngine
 from smcoll.internode.watch import watch_leaders
-from smcoll.base import kernels
 from smcoll.memory import cross_memory, heap, heap_arrays
 from smcoll.memory.budget import budget
 from smcoll.mpi import progress

@@ -5,13 +5,13 @@ from libc.stdint cimport int64_t, uint64_t
 from smcoll.algos cimport is_inline, needs_data_regions, run_collective
 from smcoll.barrier cimport begin_call
 from smcoll.base.signature cimport (
-    COLLECTIVE_ALLREDUCE, COLLECTIVE_BCAST, COLLECTIVE_OBJECT_BCAST, NO_OPERATION, NO_TYPE,
+    COLLECTIVE_BCAST, COLLECTIVE_OBJECT_BCAST, NO_OPERATION, NO_TYPE,
 )
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.pipeline cimport Call, Plan
 from smcoll.coll.stores cimport describe_stores
 from smcoll.engine.call cimport CallProtocol
-from smcoll.engine.engine cimport Engine, signature_of, stream_signature
+from smcoll.engine.engine cimport Engine, stream_signature
 from smcoll.engine.exchanges cimport Exchanges
 from smcoll.engine.failure cimport AcrossNodes, FailureDetector
 from smcoll.engine.fallback cimport Fallback
@@ -19,14 +19,11 @@ from smcoll.engine.learning cimport Learner
 from smcoll.engine.member cimport Member
 from smcoll.engine.peer_memory cimport PeerMemory
 from smcoll.engine.plans cimport Plans
-from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI, Reservation
+from smcoll.engine.reservation cimport USE_MPI, Reservation
 from smcoll.engine.statistics cimport Statistics, Tally, finished, started, went_on
-from smcoll.base.kernels cimport Operation, element_size
 from smcoll.segment cimport Mapping
 from smcoll.sync.team cimport DONE
 from smcoll.sync.waiting cimport condition
-
-from mpi4py import MPI
 
 from smcoll.algos import COLLECTIVE_NUMBERS
 from smcoll.sync.observation import Observation

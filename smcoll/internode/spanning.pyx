@@ -32,7 +32,7 @@ from smcoll.internode.between cimport chosen_between
 from smcoll.internode.network cimport OF_NOTICES, Network
 from smcoll.internode.notices cimport Notices
 from smcoll.internode.span cimport Reduction, Span
-from smcoll.base.kernels cimport OP_MIN, TYPE_INT64, Operation, element_size
+from smcoll.base.kernels cimport OP_MIN, TYPE_INT64, Operation
 from smcoll.sync.domains cimport Domains
 from smcoll.sync.team cimport DONE
 from smcoll.sync.waiting cimport attend_between_calls

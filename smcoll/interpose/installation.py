@@ -15,8 +15,8 @@ import importlib.abc
 import sys
 from dataclasses import replace
 
-from smcoll.interpose.static_types import set_attribute
 from smcoll.config import Config
+from smcoll.interpose.static_types import set_attribute
 
 _MODULE = "mpi4py.MPI"
 _NAMES = ("COMM_WORLD", "COMM_SELF")
@@ -41,8 +41,9 @@ def install(config: Config | None = None, heap: bool | None = None,
     ``heap_threshold`` bytes into this process's shared heap; in the calling thread, so a thread
     that wants it calls this again (docs/heap.md).
 
-    ``libraries=True``: as ``Config(libraries=True)``: the collectives of C libraries that are
-    loaded from now on go through shared memory, too; mpi4py.MPI is imported now (docs/libraries.md).
+    ``libraries=True``: as ``Config(libraries=True)``: collectives that C libraries call go through
+    shared memory, too, if the libraries are loaded after this. It imports mpi4py.MPI
+    (docs/libraries.md).
     """
     settings = config or Config()
     if heap is not None:

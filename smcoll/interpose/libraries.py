@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import sys
 from pathlib import Path
 
+from smcoll.config import is_first_rank
 from smcoll.mpi.finalize import LEAVE, before_the_end
 
 # Libraries that were loaded earlier and call MPI's collectives: they go past us.
@@ -28,6 +30,9 @@ def use() -> None:
         from smcoll.comm.state import report
 
         passed_by[:] = callers_of_mpi()
+        if passed_by and is_first_rank():
+            print(f"smcoll: loaded before install(libraries=True), so their collectives are MPI's: "
+                  f"{', '.join(passed_by)}", file=sys.stderr, flush=True)
         has_large_counts = served.open_functions(MPI.__file__)
         for module in (symbols, symbols_c) if has_large_counts else (symbols,):
             ctypes.CDLL(module.__file__, mode=ctypes.RTLD_GLOBAL)

@@ -19,7 +19,7 @@ from libc.stdlib cimport calloc, free, malloc
 
 from smcoll.base.atomics cimport cpu_pause, load_acquire, store_release, try_lock, unlock
 from smcoll.comm.c_api cimport (
-    SMCOLL_CAPSULE, SMCOLL_IN_PLACE, SMCOLL_SUCCESS, SMCOLL_USE_MPI, smcoll_api, smcoll_engine,
+    SMCOLL_CAPSULE, SMCOLL_IN_PLACE, SMCOLL_USE_MPI, smcoll_api, smcoll_engine,
 )
 from smcoll.buffers.buffers cimport code_of_type
 from smcoll.datatype.operations cimport NO_OP, code_of_op
@@ -81,7 +81,8 @@ cdef Entry *_free_entries = NULL
 cdef Basic _types[256]                 # open addressing; size 0: free
 cdef Basic _ops[64]
 cdef bint _known[OPS][TYPES]           # MPI takes the pair: seen in a call by Python
-cdef uint64_t _left[FUNCTIONS]         # calls that MPI carried out
+cdef uint64_t _left[FUNCTIONS]         # calls that MPI carried out,
+cdef uint64_t _served[FUNCTIONS]       # and those that it did not
 
 ctypedef int (*set_attr_function)(word, int, void *) noexcept nogil
 ctypedef int (*two_words)(word, void *) noexcept nogil
@@ -263,6 +264,8 @@ cdef int serve(const Arguments *call) noexcept nogil:
         code = serve_any(entry, call)
     elif code > SUCCESS:
         tell_error(entry)
+    if code != NOT_SERVED:
+        _served[call.function] += 1
     if code > SUCCESS:
         # It returns where the communicator's handler does.
         _call_errhandler(call.comm, code)
@@ -570,6 +573,11 @@ def set_active(bint active, int64_t after):
 def calls_left_to_mpi():
     """``{name: number}`` of the calls from C that MPI carried out."""
     return {NAMES[i]: _left[i] for i in range(FUNCTIONS) if _left[i]}
+
+
+def calls_served():
+    """``{name: number}`` of those that went through shared memory."""
+    return {NAMES[i]: _served[i] for i in range(FUNCTIONS) if _served[i]}
 
 
 cdef void *function_of_mpi(const Arguments *call) noexcept nogil:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from smcoll.bench.lower_bound import lower_bound, read
 from smcoll.base import kernels
+from smcoll.bench.lower_bound import lower_bound, read
 from smcoll.launch import launch
 from smcoll.topology import node
 
