@@ -13,6 +13,7 @@ its job, and is tried once more in a job of its own, whose word counts.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -241,7 +242,6 @@ def run_job(folder: Path, tests: list[str], ranks: int, libraries: bool,
     """Run tests until one fails or all are through; the outcomes, and who served the calls."""
     from smcoll.launch import launch
 
-    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     (folder / "tests.json").write_text(json.dumps(tests))
     argv = [sys.executable, str(HERE / "mpich_coll.py"), "--rank", str(folder)]
@@ -327,9 +327,13 @@ def run_all(compiled: Compiled, ranks: int, libraries: bool, tests: list[str] | 
     left = list(compiled.tests if tests is None else tests)
     results: dict[str, dict] = {}
     served: dict[str, int] = {}
-    folder = compiled.folder / f"job-{ranks}-{int(libraries)}"
+    # One for each job: a rank of the last one may still be writing.
+    folders = (compiled.folder / f"job-{ranks}-{int(libraries)}-{i}" for i in itertools.count())
+    folder = compiled.folder
 
     def job(names: list[str]) -> dict[str, dict]:
+        nonlocal folder
+        folder = next(folders)
         outcomes, counted = run_job(folder, names, ranks, libraries, deadline)
         for key, value in (counted or {}).items():
             served[key] = served.get(key, 0) + value
