@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import subprocess
@@ -16,7 +15,6 @@ from pathlib import Path
 import petsc_environment
 import pytest
 
-import smcoll
 from smcoll.launch import launch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -57,12 +55,6 @@ def result_of(program: str, ranks: int, environment: dict[str, str], *options: s
     return next(json.loads(line) for line in job.stdout.splitlines() if line.startswith("{"))
 
 
-def skip_without_interposer() -> None:
-    """What follows compares with smcoll under the libraries."""
-    if "libraries" not in inspect.signature(smcoll.install).parameters:
-        pytest.skip("smcoll has no interposer yet")
-
-
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_neuron_has_the_same_spikes(neuron, capsys, ranks):
     plain = result_of("neuron_ring.py", ranks, neuron)
@@ -71,7 +63,6 @@ def test_neuron_has_the_same_spikes(neuron, capsys, ranks):
         print(f"\n{plain}")
     assert plain["spikes"] > 100_000
     assert plain["checksum"] == alone["checksum"]
-    skip_without_interposer()
     ours = result_of("neuron_ring.py", ranks, neuron, "--libraries")
     with capsys.disabled():
         print(ours)
@@ -84,7 +75,6 @@ def test_petsc_has_the_same_residuals(petsc, capsys, ranks):
     with capsys.disabled():
         print("\n", {name: value for name, value in plain.items() if name != "history"})
     assert plain["last"] < 1e-6 * plain["first"] and plain["same_in_every_solve"]
-    skip_without_interposer()
     ours = result_of("petsc_ksp.py", ranks, petsc, "--libraries")
     with capsys.disabled():
         print({name: value for name, value in ours.items() if name != "history"})
