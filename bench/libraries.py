@@ -220,12 +220,16 @@ def main() -> int:
     arguments = parse_arguments()
     if arguments.rank is not None:
         return rank_main(arguments)
-    from smcoll.cli import output
+    from smcoll.cli import info, output
     from smcoll.launch import launch
+    from smcoll.tuning.distance import farthest
 
     mpi = launch.mpi_info()
+    cpus = os.sched_getaffinity(0)
     try:
+        before = farthest(cpus)
         rows, interposed = measure(arguments, mpi.library)
+        after = farthest(cpus)
     except (Failure, launch.LaunchError) as error:
         print(f"libraries.py: {error}", file=sys.stderr)
         return 1
@@ -235,6 +239,8 @@ def main() -> int:
         output.write_json(arguments.json, {"meta": {
             "mpi": {"family": mpi.family, "version": mpi.version}, "ranks": arguments.ranks,
             "libraries": arguments.libraries, "interposed": interposed,
+            "machine": info.machine_facts(),
+            "round_trip_ns": {"before": before, "after": after},
             "command": ["python", "bench/libraries.py", *sys.argv[1:]]}, "rows": rows})
     return 0
 

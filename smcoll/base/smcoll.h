@@ -11,8 +11,8 @@
  *
  * Every function returns
  *     SMCOLL_SUCCESS   the call is complete on this rank;
- *     SMCOLL_USE_MPI   nothing was done, on any rank: the memory could not be reserved. Carry the
- *                      same call out by MPI;
+ *     SMCOLL_USE_MPI   nothing was done, on any rank: shared memory can't do this. Carry the same
+ *                      call out by MPI;
  *     another number   an MPI error code. `error` has a sentence.
  *
  * All ranks make the same calls in the same order, as with MPI, and count Python's calls on the
@@ -20,8 +20,9 @@
  * nothing is reduced. SMCOLL_IN_PLACE stands where MPI_IN_PLACE does; operands and result of a
  * reduction may also have the same address.
  *
- * A thread that holds the GIL keeps it. A wait may take it for a moment: for signals, and to drive
- * MPI. */
+ * The GIL is not needed. Long waits take it for a moment all the same, held or not, for signals and
+ * to drive MPI, and other Python threads may run then. Gather, Scatter, Alltoall, and everything
+ * over several nodes take it for themselves. */
 #ifndef SMCOLL_H
 #define SMCOLL_H
 

@@ -41,6 +41,7 @@ cdef extern from "Python.h":
     void PyErr_Fetch(PyObject **, PyObject **, PyObject **)
     void PyErr_NormalizeException(PyObject **, PyObject **, PyObject **)
     void Py_XDECREF(PyObject *)
+    void PyErr_SetInterrupt()
 
 
 # One call. Blocks: `lengths` and `starts` of each rank's, NULL where all have `nbytes` and lie one
@@ -104,6 +105,8 @@ cdef int take_error(Engine engine) noexcept with gil:
         engine.last_error = str(error) or type(error).__name__
         if isinstance(error, MPI.Exception):
             code = error.Get_error_code()
+        if isinstance(error, KeyboardInterrupt):
+            PyErr_SetInterrupt()       # Python raises it when the caller has returned
     # What PyErr_Fetch gave is ours to give up.
     Py_XDECREF(kind)
     Py_XDECREF(value)
@@ -135,7 +138,9 @@ cdef int carry_out(Engine engine, const Request *request) except -1 nogil:
     if kind == COLLECTIVE_REDUCE_SCATTER:
         return reduce_blocks(engine, request)
     return engine.reduction_(
-        kind, <const char *> operands(request), <char *> request.recv, request.count,
+        kind, <const char *> operands(request),
+        NULL if kind == COLLECTIVE_REDUCE and engine.rank != request.root
+        else <char *> request.recv, request.count,
         request.type, request.op, request.root,
         engine.plans.choose(kind, request.count * element_size(request.type)), False)
 
@@ -407,11 +412,17 @@ cdef int alltoallv(Engine engine, const void *send, const size_t *send_lengths,
 
 
 cdef int type_of(uintptr_t handle) noexcept with gil:
-    return code_of_type(MPI.Datatype.fromhandle(handle))
+    try:
+        return code_of_type(MPI.Datatype.fromhandle(handle))
+    except BaseException:
+        return -1
 
 
 cdef int op_of(uintptr_t handle) noexcept with gil:
-    return code_of_op(MPI.Op.fromhandle(handle))
+    try:
+        return code_of_op(MPI.Op.fromhandle(handle))
+    except BaseException:
+        return -1
 
 
 cdef size_t error_text(Engine engine, char *text, size_t size) noexcept with gil:

@@ -22,6 +22,8 @@ from smcoll.sync import waiting_report
 cdef object _world = MPI.COMM_WORLD
 cdef object _one_rank = MPI.COMM_SELF
 cdef object _installed_config = None
+# Called, on all ranks alike, with each communicator whose engine was made or refused.
+when_made = []
 
 
 cdef class State:
@@ -55,6 +57,8 @@ cdef class State:
         finally:
             self.in_set_up = False
         self.established = True
+        for tell in when_made:
+            tell(comm)
         _live_states.add(self)
         self.name = comm.Get_name()
         if self.config.verbose:

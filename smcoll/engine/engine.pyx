@@ -18,6 +18,10 @@ from smcoll.engine.reservation cimport USE_MPI
 from smcoll.base.kernels cimport Operation, element_size, reduction_kernel, reduction_kernel_for
 
 
+class LeftToMPI(Exception):
+    """A call from C that is MPI's, on all ranks: C carries it out, by the blocking form."""
+
+
 cdef class Engine:
     """The interface, and what is the same on one node and over several."""
 

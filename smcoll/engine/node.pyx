@@ -26,6 +26,7 @@ from smcoll.sync.team cimport DONE
 from smcoll.sync.waiting cimport condition
 
 from smcoll.algos import COLLECTIVE_NUMBERS
+from smcoll.engine.engine import LeftToMPI
 from smcoll.sync.observation import Observation
 
 cdef enum:
@@ -128,7 +129,12 @@ cdef class NodeEngine(Engine):
     def through_mpi(self, collective, start_call, int root=0, int op=NO_OPERATION,
                     int element_type=NO_TYPE, uint64_t nbytes=0):
         """Carry a collective out by MPI's nonblocking form; ``start_call()`` returns the request.
+
+        LeftToMPI where the call came from C.
         """
+        if self.from_c:
+            self.call_is_over()
+            raise LeftToMPI
         cdef int number = COLLECTIVE_NUMBERS[collective]
         self.fallback.carry_out(start_call, number, root, op, element_type, nbytes,
                                 &self.statistics.left_to_mpi[number])

@@ -41,6 +41,7 @@ from mpi4py import MPI
 
 from smcoll.algos import COLLECTIVE_NUMBERS
 from smcoll.engine.call import IN_ANOTHER_CALL
+from smcoll.engine.engine import LeftToMPI
 from smcoll.engine.failure import refuse
 from smcoll.errors import Error, SegmentError
 
@@ -317,6 +318,9 @@ cdef class SpanningEngine(Engine):
     def through_mpi(self, collective, start_call, int root=0, int op=NO_OPERATION,
                     int element_type=NO_TYPE, uint64_t nbytes=0):
         """``NodeEngine.through_mpi``: the nonblocking form, waited for as in shared memory."""
+        if self.from_c:
+            self.call_is_over()
+            raise LeftToMPI
         self.begin(0, 0)
         try:
             self.node.go_on()

@@ -6,15 +6,21 @@ for it, with count and datatype beside it.
 
 from __future__ import annotations
 
+import _thread
 import sys
+import threading
 from dataclasses import dataclass
 
 from mpi4py import MPI
 
 from smcoll.comm.comm import wrap
+from smcoll.engine.engine import LeftToMPI
 from smcoll.errors import Error
 
 Numbers = int | list[int]
+
+# Held while MPI's handles are learned.
+first = threading.Lock()
 
 
 @dataclass(slots=True)
@@ -135,14 +141,17 @@ def Exscan(comm, given: Given) -> None:
     comm.Exscan(given.operands(given.recv_counts), given.received(), given.operation())
 
 
-def carry_out(name: str, comm, given: Given) -> None:
-    """Call the method of this name."""
+def carry_out(name: str, comm, given: Given) -> bool:
+    """Call the method of this name; False where all ranks agree that the call is MPI's."""
     engine = comm.engine
     engine.from_c = True
     try:
         _METHODS[name](comm, given)
+    except LeftToMPI:
+        return False
     finally:
         engine.from_c = False
+    return True
 
 
 _METHODS = {method.__name__: method for method in (
@@ -170,6 +179,8 @@ def code_of(error: BaseException) -> int:
     """MPI's code for it. What MPI would not say is said on stderr."""
     if isinstance(error, Error) or not isinstance(error, MPI.Exception):
         tell(str(error) or type(error).__name__)
+    if isinstance(error, KeyboardInterrupt):
+        _thread.interrupt_main()       # Python raises it when the library has returned
     return error.Get_error_code() if isinstance(error, MPI.Exception) else MPI.ERR_OTHER
 
 

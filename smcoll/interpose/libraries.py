@@ -19,7 +19,8 @@ _opened = False
 def use() -> None:
     """Serve the collectives of libraries that are loaded from now on.
 
-    After mpi4py.MPI, which is to call MPI itself, was imported. Alike on all ranks.
+    After mpi4py.MPI, which is to call MPI itself, was imported. Alike on all ranks: a library that
+    was loaded before on one of them goes past us there.
     """
     global _opened
     from smcoll.interpose import served, symbols, symbols_c
@@ -27,7 +28,8 @@ def use() -> None:
     if not _opened:
         from mpi4py import MPI
 
-        from smcoll.comm.state import report
+        from smcoll.comm.state import report, when_made
+        from smcoll.interpose import calls  # noqa: F401  what fails, fails here
 
         passed_by[:] = callers_of_mpi()
         if passed_by and is_first_rank():
@@ -38,6 +40,7 @@ def use() -> None:
             ctypes.CDLL(module.__file__, mode=ctypes.RTLD_GLOBAL)
         _opened = True
         report.sources.append(_add_to)
+        when_made.append(served.expect)
         before_the_end(LEAVE, stop)
         os.register_at_fork(after_in_child=stop)
     # A test makes the engine at once. The same on all ranks.

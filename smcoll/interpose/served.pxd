@@ -23,6 +23,7 @@ cdef struct Arguments:
 
 cdef int serve(const Arguments *call) noexcept nogil
 cdef void *function_of_mpi(const Arguments *call) noexcept nogil
+cdef int left_to_mpi(const Arguments *call, int code) noexcept nogil
 
 
 cdef inline Arguments call_of(int function, bint wide, word comm) noexcept nogil:
@@ -51,7 +52,7 @@ cdef inline int bcast_form(bint wide, word a, word b, word c, word d, word e) no
     cdef int code = serve(&call)
     if code != NOT_SERVED:
         return code
-    return (<mpi_5> function_of_mpi(&call))(a, b, c, d, e)
+    return left_to_mpi(&call, (<mpi_5> function_of_mpi(&call))(a, b, c, d, e))
 
 
 # send, recv, count, type, op, comm
@@ -62,7 +63,7 @@ cdef inline int reduction_form(int function, bint wide, word a, word b, word c, 
     cdef int code = serve(&call)
     if code != NOT_SERVED:
         return code
-    return (<mpi_6> function_of_mpi(&call))(a, b, c, d, e, f)
+    return left_to_mpi(&call, (<mpi_6> function_of_mpi(&call))(a, b, c, d, e, f))
 
 
 cdef inline int reduce_form(bint wide, word a, word b, word c, word d, word e, word f,
@@ -72,7 +73,7 @@ cdef inline int reduce_form(bint wide, word a, word b, word c, word d, word e, w
     cdef int code = serve(&call)
     if code != NOT_SERVED:
         return code
-    return (<mpi_7> function_of_mpi(&call))(a, b, c, d, e, f, g)
+    return left_to_mpi(&call, (<mpi_7> function_of_mpi(&call))(a, b, c, d, e, f, g))
 
 
 # send, count, type, recv, count, type, comm
@@ -84,7 +85,7 @@ cdef inline int equal_form(int function, bint wide, word a, word b, word c, word
     cdef int code = serve(&call)
     if code != NOT_SERVED:
         return code
-    return (<mpi_7> function_of_mpi(&call))(a, b, c, d, e, f, g)
+    return left_to_mpi(&call, (<mpi_7> function_of_mpi(&call))(a, b, c, d, e, f, g))
 
 
 cdef inline int rooted_form(int function, bint wide, word a, word b, word c, word d, word e,
@@ -95,7 +96,7 @@ cdef inline int rooted_form(int function, bint wide, word a, word b, word c, wor
     cdef int code = serve(&call)
     if code != NOT_SERVED:
         return code
-    return (<mpi_8> function_of_mpi(&call))(a, b, c, d, e, f, g, h)
+    return left_to_mpi(&call, (<mpi_8> function_of_mpi(&call))(a, b, c, d, e, f, g, h))
 
 
 cdef inline int gatherv_form(bint wide, word a, word b, word c, word d, word e, word f, word g,
@@ -106,7 +107,7 @@ cdef inline int gatherv_form(bint wide, word a, word b, word c, word d, word e, 
     cdef int code = serve(&call)
     if code != NOT_SERVED:
         return code
-    return (<mpi_9> function_of_mpi(&call))(a, b, c, d, e, f, g, h, i)
+    return left_to_mpi(&call, (<mpi_9> function_of_mpi(&call))(a, b, c, d, e, f, g, h, i))
 
 
 cdef inline int scatterv_form(bint wide, word a, word b, word c, word d, word e, word f, word g,
@@ -117,7 +118,7 @@ cdef inline int scatterv_form(bint wide, word a, word b, word c, word d, word e,
     cdef int code = serve(&call)
     if code != NOT_SERVED:
         return code
-    return (<mpi_9> function_of_mpi(&call))(a, b, c, d, e, f, g, h, i)
+    return left_to_mpi(&call, (<mpi_9> function_of_mpi(&call))(a, b, c, d, e, f, g, h, i))
 
 
 cdef inline int allgatherv_form(bint wide, word a, word b, word c, word d, word e, word f, word g,
@@ -128,7 +129,7 @@ cdef inline int allgatherv_form(bint wide, word a, word b, word c, word d, word 
     cdef int code = serve(&call)
     if code != NOT_SERVED:
         return code
-    return (<mpi_8> function_of_mpi(&call))(a, b, c, d, e, f, g, h)
+    return left_to_mpi(&call, (<mpi_8> function_of_mpi(&call))(a, b, c, d, e, f, g, h))
 
 
 cdef inline int alltoallv_form(int function, bint wide, word a, word b, word c, word d, word e,
@@ -139,4 +140,4 @@ cdef inline int alltoallv_form(int function, bint wide, word a, word b, word c, 
     cdef int code = serve(&call)
     if code != NOT_SERVED:
         return code
-    return (<mpi_9> function_of_mpi(&call))(a, b, c, d, e, f, g, h, i)
+    return left_to_mpi(&call, (<mpi_9> function_of_mpi(&call))(a, b, c, d, e, f, g, h, i))

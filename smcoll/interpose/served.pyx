@@ -23,7 +23,7 @@ from smcoll.comm.c_api cimport (
 )
 from smcoll.buffers.buffers cimport code_of_type
 from smcoll.datatype.operations cimport NO_OP, code_of_op
-from smcoll.base.kernels cimport INSTRUCTIONS_BASELINE, OPS, TYPES, reduction_kernel_for
+from smcoll.base.kernels cimport INSTRUCTIONS_BASELINE, reduction_kernel_for
 
 cdef extern from "<dlfcn.h>" nogil:
     void *dlopen(const char *, int)
@@ -55,6 +55,8 @@ cdef struct Entry:
     int rank, size
     int64_t calls              # so far, all left to MPI, until the engine is made
     bint decided
+    int failure                # code of the error that making the engine ended in, here
+    int in_use                 # a call without the GIL is on its way
     PyObject *python           # the smcoll communicator, once decided; NULL: all calls are MPI's
     smcoll_engine *engine
 
@@ -64,10 +66,11 @@ cdef struct Basic:
     uintptr_t handle
     size_t size                # bytes of an element, without holes
     int code                   # of the kernels' types or operations, or -1
+    uint64_t ops               # a type's: bits of the operations that MPI was seen to take for it
 
 
 cdef bint _active = False
-cdef bint _ready = False
+cdef uint64_t _ready = 0
 cdef const smcoll_api *_api
 cdef uintptr_t _handle_bits
 cdef uintptr_t _null_comm
@@ -80,7 +83,6 @@ cdef int _table_is_locked = 0
 cdef Entry *_free_entries = NULL
 cdef Basic _types[256]                 # open addressing; size 0: free
 cdef Basic _ops[64]
-cdef bint _known[OPS][TYPES]           # MPI takes the pair: seen in a call by Python
 cdef uint64_t _left[FUNCTIONS]         # calls that MPI carried out,
 cdef uint64_t _served[FUNCTIONS]       # and those that it did not
 
@@ -131,10 +133,10 @@ cdef Entry *enter(uintptr_t comm) noexcept nogil:
     if entry == NULL:
         entry = _free_entries
         if entry != NULL:
-            _take_free()
+            take_free()
     unlock(&_table_is_locked)
     if entry != NULL and entry.comm == comm:
-        return entry
+        return entry           # by another thread meanwhile
     if entry == NULL:
         entry = <Entry *> calloc(1, sizeof(Entry))
     if entry == NULL:
@@ -149,6 +151,8 @@ cdef Entry *enter(uintptr_t comm) noexcept nogil:
         return NULL
     entry.decided = inter or entry.size == 1
     entry.calls = 0
+    entry.failure = SUCCESS
+    entry.in_use = 0
     entry.python = NULL
     entry.engine = NULL
     lock_table()
@@ -159,13 +163,14 @@ cdef Entry *enter(uintptr_t comm) noexcept nogil:
     return entry
 
 
-cdef void _take_free() noexcept nogil:
+cdef void take_free() noexcept nogil:
     global _free_entries
     _free_entries = _free_entries.next_free
 
 
 cdef void give_back(Entry *entry) noexcept nogil:
     global _free_entries
+    entry.comm = _null_comm
     entry.next_free = _free_entries
     _free_entries = entry
 
@@ -180,10 +185,11 @@ cdef int forget(word comm, int keyval, void *attribute, void *extra) noexcept no
         link = &link[0].next
     if link[0] != NULL:
         store_release(<uint64_t *> link, <uint64_t> entry.next)
-    entry.comm = _null_comm
     give_back(entry)
     unlock(&_table_is_locked)
-    if python != NULL and Py_IsInitialized():
+    # A signal handler may free a communicator in the midst of a call, which needs the engine to its
+    # end: that reference is never given up.
+    if python != NULL and not entry.in_use and Py_IsInitialized():
         with gil:
             Py_XDECREF(python)
     return SUCCESS
@@ -203,12 +209,26 @@ cdef int decide(Entry *entry) noexcept with gil:
     try:
         comm, engine = calls.accelerated(entry.comm)
     except BaseException as error:
-        return calls.code_of(error)
+        entry.failure = calls.code_of(error)
+        return entry.failure
     if engine is not None:
         Py_INCREF(comm)
         entry.python = <PyObject *> comm
         entry.engine = <smcoll_engine *> <PyObject *> engine   # kept alive by the communicator
     return SUCCESS
+
+
+def expect(comm):
+    """Python has made this communicator's engine, on all ranks: the next call from C uses it."""
+    cdef uintptr_t handle
+    cdef Entry *entry
+    if _active and (load_acquire(&_ready) or get_ready()):
+        handle = handle_of(comm)
+        entry = find(handle)
+        if entry == NULL:
+            entry = enter(handle)
+        if entry != NULL:
+            entry.calls = _after
 
 
 # ---------------------------------------------------------------------- types and operations
@@ -241,10 +261,13 @@ cdef inline int64_t item(const Arguments *call, word array, int i) noexcept nogi
 
 cdef int serve(const Arguments *call) noexcept nogil:
     """Carry the call out: MPI's return value, or NOT_SERVED."""
-    cdef uintptr_t comm = <uintptr_t> call.comm & _handle_bits
+    cdef uintptr_t comm
     cdef Entry *entry
     cdef int code
-    if not _active or not _ready and not get_ready() or comm == _null_comm:
+    if not _active or not load_acquire(&_ready) and not get_ready():
+        return NOT_SERVED
+    comm = <uintptr_t> call.comm & _handle_bits
+    if comm == _null_comm:
         return NOT_SERVED
     entry = find(comm)
     if entry == NULL:
@@ -254,12 +277,15 @@ cdef int serve(const Arguments *call) noexcept nogil:
     if not entry.decided:
         entry.calls += 1
         if entry.calls > _after:
-            code = decide(entry)
-            if code != SUCCESS:
-                return _call_errhandler(call.comm, code)
+            decide(entry)
+    if entry.failure != SUCCESS:
+        _call_errhandler(call.comm, entry.failure)
+        return entry.failure
     if entry.engine == NULL:
         return NOT_SERVED
+    entry.in_use = True
     code = serve_plain(entry, call)
+    entry.in_use = False
     if code == NOT_PLAIN:
         code = serve_any(entry, call)
     elif code > SUCCESS:
@@ -299,6 +325,8 @@ cdef int bcast(Entry *entry, const Arguments *call) noexcept nogil:
         return NOT_SERVED      # MPI says what is wrong
     if basic.size == 0:
         return NOT_PLAIN
+    if call.recv == 0 and count > 0:
+        return NOT_SERVED
     return _api.bcast(entry.engine, <void *> call.recv, <size_t> count * basic.size,
                       <int> call.root)
 
@@ -314,13 +342,17 @@ cdef inline const void *sent(const Arguments *call) noexcept nogil:
 cdef int reduction(Entry *entry, const Arguments *call) noexcept nogil:
     cdef Basic *basic = type_of(call.recv_type)
     cdef Basic *op = op_of(call.op)
-    cdef int64_t count
-    if basic.size == 0 or basic.code < 0 or op.size == 0 or not _known[op.code][basic.code]:
+    cdef int64_t count = 0
+    cdef bint receives = call.function != REDUCE or entry.rank == <int> call.root
+    if call.function != REDUCE_SCATTER:
+        count = count_of(call, call.recv_count)
+        if count < 0 or not is_rank(entry, call.root) or not receives and call.send == _in_place:
+            return NOT_SERVED  # MPI says what is wrong
+    if basic.size == 0 or op.size == 0 or not basic.ops >> op.code & 1:
         return NOT_PLAIN
     if call.function == REDUCE_SCATTER:
         return reduce_scatter(entry, call, basic.code, op.code)
-    count = count_of(call, call.recv_count)
-    if count < 0 or not is_rank(entry, call.root):
+    if count > 0 and (call.send == 0 or receives and call.recv == 0):
         return NOT_SERVED
     if call.function == ALLREDUCE:
         return _api.allreduce(entry.engine, sent(call), <void *> call.recv, count, basic.code,
@@ -362,15 +394,17 @@ cdef int movement(Entry *entry, const Arguments *call) noexcept nogil:
     cdef bint receives = (at_root or scatters) and call.recv != _in_place
     cdef int64_t send_count, recv_count
     cdef void *to = SMCOLL_IN_PLACE if call.recv == _in_place else <void *> call.recv
-    if rooted and not is_rank(entry, call.root):
-        return NOT_SERVED
+    if rooted and (not is_rank(entry, call.root) or not at_root and (
+            call.recv if scatters else call.send) == _in_place):
+        return NOT_SERVED      # MPI says what is wrong
     if function == ALLTOALLW or sends and send.size == 0 or receives and recv.size == 0:
         return NOT_PLAIN
     if function in (GATHERV, SCATTERV, ALLGATHERV, ALLTOALLV):
         return vector(entry, call, at_root, send.size, recv.size, to)
     send_count = count_of(call, call.send_count) * <int64_t> send.size
     recv_count = count_of(call, call.recv_count) * <int64_t> recv.size
-    if sends and send_count < 0 or receives and recv_count < 0:
+    if sends and (send_count < 0 or call.send == 0 and send_count > 0) or (
+            receives and (recv_count < 0 or call.recv == 0 and recv_count > 0)):
         return NOT_SERVED
     if at_root and sends and receives and send_count != recv_count:
         return NOT_PLAIN
@@ -393,11 +427,12 @@ cdef int vector(Entry *entry, const Arguments *call, bint at_root, size_t send_s
     cdef ptrdiff_t *starts = <ptrdiff_t *> malloc(2 * size * sizeof(ptrdiff_t))
     cdef int64_t one
     if lengths == NULL or starts == NULL:
-        pass
+        code = NOT_PLAIN
     elif function == SCATTERV:
         one = count_of(call, call.recv_count) * <int64_t> recv_size
         if (not at_root or measure(call, size, call.send_count, call.send_starts, send_size,
-                                   lengths, starts)) and one >= 0:
+                                   lengths, starts)) and (
+                one >= 0 or to == SMCOLL_IN_PLACE):
             code = _api.scatterv(entry.engine, <const void *> call.send, lengths, starts, to, one,
                                  <int> call.root)
     elif function == ALLTOALLV:
@@ -429,7 +464,9 @@ cdef bint measure(const Arguments *call, int size, word counts, word displacemen
         if item(call, counts, rank) < 0:
             return False
         lengths[rank] = item(call, counts, rank) * unit
-        starts[rank] = item(call, displacements, rank) * <ptrdiff_t> unit
+        starts[rank] = 0
+        if displacements != 0:
+            starts[rank] = item(call, displacements, rank) * <ptrdiff_t> unit
     return True
 
 
@@ -449,7 +486,8 @@ cdef int serve_any(Entry *entry, const Arguments *call) noexcept with gil:
             root=<int> call.root, at_root=at_root, in_place=<size_t> _in_place,
             send=<size_t> call.send, recv=<size_t> call.recv,
             op=<uintptr_t> call.op & _handle_bits,
-            send_types=types(call, call.send_type, function, size),
+            send_types=None if call.send == _in_place else types(call, call.send_type, function,
+                                                                 size),
             recv_types=types(call, call.recv_type, function, size),
             send_counts=numbers(call, call.send_count, size, many and call.send != _in_place or (
                 function == SCATTERV and at_root)),
@@ -459,14 +497,15 @@ cdef int serve_any(Entry *entry, const Arguments *call) noexcept with gil:
                 call.send != _in_place) and at_root and has_vectors),
             recv_starts=numbers(call, call.recv_starts, size, call.recv_starts != 0 and (
                 at_root) and has_vectors))
-        calls.carry_out(NAMES[function], <object> entry.python, given)
+        if not calls.carry_out(NAMES[function], <object> entry.python, given):
+            return NOT_SERVED
     except BaseException as error:
         return calls.code_of(error)
     if function >= REDUCE:
         basic, op = type_of(call.recv_type), op_of(call.op)
-        if basic.size != 0 and op.size != 0 and basic.code >= 0:
-            _known[op.code][basic.code] = reduction_kernel_for(
-                op.code, basic.code, INSTRUCTIONS_BASELINE) != NULL
+        if basic.size != 0 and op.size != 0 and basic.code >= 0 and reduction_kernel_for(
+                op.code, basic.code, INSTRUCTIONS_BASELINE) != NULL:
+            basic.ops |= <uint64_t> 1 << op.code
     return SUCCESS
 
 
@@ -535,27 +574,36 @@ cdef bint get_ready() noexcept with gil:
     from smcoll.interpose import calls
 
     cdef Basic *basic
+    cdef size_t size
+    cdef int code
+    if not calls.first.acquire():
+        return False
     try:
+        if _ready:
+            return True        # by another thread, meanwhile
         _api = <const smcoll_api *> PyCapsule_Import(SMCOLL_CAPSULE, 0)
         _handle_bits = <uintptr_t> -1 if MPI._sizeof(MPI.Comm) == 8 else 0xFFFFFFFF
         _null_comm = <uintptr_t> handle_of(MPI.COMM_NULL)
         _in_place = <word> <Py_ssize_t> int(MPI.IN_PLACE)
         for datatype in calls.predefined(MPI.Datatype):
             if datatype != MPI.DATATYPE_NULL and calls.is_dense(datatype):
+                size, code = datatype.Get_size(), code_of_type(datatype)
                 basic = type_of(handle_of(datatype))
-                basic.handle = handle_of(datatype)
-                basic.size, basic.code = datatype.Get_size(), code_of_type(datatype)
+                basic.handle, basic.size, basic.code = handle_of(datatype), size, code
         for op in calls.predefined(MPI.Op):
-            if op != MPI.OP_NULL and code_of_op(op) != NO_OP:
+            code = code_of_op(op)
+            if op != MPI.OP_NULL and code != NO_OP:
                 basic = op_of(handle_of(op))
-                basic.handle, basic.size, basic.code = handle_of(op), 1, code_of_op(op)
+                basic.handle, basic.size, basic.code = handle_of(op), 1, code
         if _create_keyval(<void *> not_copied, <void *> forget, &_keyval, NULL) != SUCCESS:
             raise MPI.Exception(MPI.ERR_KEYVAL)
+        store_release(&_ready, 1)
     except BaseException as error:
         calls.tell(f"C libraries use MPI ({error!r})")
         _active = False
         return False
-    _ready = True
+    finally:
+        calls.first.release()
     return True
 
 
@@ -578,6 +626,17 @@ def calls_left_to_mpi():
 def calls_served():
     """``{name: number}`` of those that went through shared memory."""
     return {NAMES[i]: _served[i] for i in range(FUNCTIONS) if _served[i]}
+
+
+cdef int left_to_mpi(const Arguments *call, int code) noexcept nogil:
+    """What MPI returned. A call that it refused here did not reach the others: it does not count.
+    """
+    cdef Entry *entry
+    if code != SUCCESS and _active and load_acquire(&_ready):
+        entry = find(<uintptr_t> call.comm & _handle_bits)
+        if entry != NULL and not entry.decided:
+            entry.calls -= 1
+    return code
 
 
 cdef void *function_of_mpi(const Arguments *call) noexcept nogil:

@@ -7,8 +7,8 @@ before the C libraries.
 from smcoll.interpose.served cimport (
     ALLGATHER, ALLREDUCE, ALLTOALL, ALLTOALLV, ALLTOALLW, BARRIER, EXSCAN, GATHER, NOT_SERVED,
     REDUCE_SCATTER, REDUCE_SCATTER_BLOCK, SCAN, SCATTER, Arguments, allgatherv_form,
-    alltoallv_form, bcast_form, call_of, equal_form, function_of_mpi, gatherv_form, mpi_1,
-    reduce_form, reduction_form, rooted_form, scatterv_form, serve, word,
+    alltoallv_form, bcast_form, call_of, equal_form, function_of_mpi, left_to_mpi,
+    gatherv_form, mpi_1, reduce_form, reduction_form, rooted_form, scatterv_form, serve, word,
 )
 
 
@@ -17,7 +17,7 @@ cdef public int MPI_Barrier(word comm) noexcept nogil:
     cdef int code = serve(&call)
     if code != NOT_SERVED:
         return code
-    return (<mpi_1> function_of_mpi(&call))(comm)
+    return left_to_mpi(&call, (<mpi_1> function_of_mpi(&call))(comm))
 
 
 cdef public int MPI_Bcast(word a, word b, word c, word d, word e) noexcept nogil:
