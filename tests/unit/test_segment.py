@@ -54,7 +54,7 @@ def segment_files() -> list[os.stat_result]:
 
 def names_in_dev_shm() -> list[str]:
     """Names that stay. (Other jobs on this machine may be setting a segment up just now.)"""
-    names = {name for name in os.listdir("/dev/shm") if "smcoll" in name}
+    names = {name for name in os.listdir("/dev/shm") if name.startswith("smcoll-")}
     for _ in range(100):
         if not names:
             break
@@ -475,7 +475,7 @@ def test_stale_file_of_a_kill_during_set_up_is_removed(tmp_path):
 
 def test_what_others_left_is_not_touched(tmp_path):
     """Only this user's own unlocked segments are stale; other files only look like it."""
-    other = Path("/dev/shm/smcollection-of-somebody-else")
+    other = Path(f"/dev/shm/smcollection-of-{os.getpid()}")   # other suites may run beside this
     other.write_text("mine")
     try:
         assert run_ranks(2, AT_EXIT, "exit").returncode == 0
