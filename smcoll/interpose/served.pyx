@@ -18,12 +18,12 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 
 from smcoll.base.atomics cimport cpu_pause, load_acquire, store_release, try_lock, unlock
+from smcoll.base.kernels cimport INSTRUCTIONS_BASELINE, reduction_kernel_for
+from smcoll.buffers.buffers cimport code_of_type
 from smcoll.comm.c_api cimport (
     SMCOLL_CAPSULE, SMCOLL_IN_PLACE, SMCOLL_USE_MPI, smcoll_api, smcoll_engine,
 )
-from smcoll.buffers.buffers cimport code_of_type
 from smcoll.datatype.operations cimport NO_OP, code_of_op
-from smcoll.base.kernels cimport INSTRUCTIONS_BASELINE, reduction_kernel_for
 
 cdef extern from "<dlfcn.h>" nogil:
     void *dlopen(const char *, int)
@@ -201,8 +201,8 @@ cdef int not_copied(word comm, int keyval, void *extra, void *value, void *copy,
     return SUCCESS
 
 
-cdef int decide(Entry *entry) noexcept with gil:
-    """Make the communicator's engine, collectively; SUCCESS or an error code."""
+cdef void decide(Entry *entry) noexcept with gil:
+    """Make the communicator's engine, collectively; where that fails, all its calls do."""
     from smcoll.interpose import calls
 
     entry.decided = True
@@ -210,12 +210,11 @@ cdef int decide(Entry *entry) noexcept with gil:
         comm, engine = calls.accelerated(entry.comm)
     except BaseException as error:
         entry.failure = calls.code_of(error)
-        return entry.failure
+        return
     if engine is not None:
         Py_INCREF(comm)
         entry.python = <PyObject *> comm
         entry.engine = <smcoll_engine *> <PyObject *> engine   # kept alive by the communicator
-    return SUCCESS
 
 
 def expect(comm):
