@@ -211,7 +211,8 @@ def rank_main(folder: Path, tests: list[str], libraries: bool) -> int:
             time.sleep(0.001)
         if rank == 0:
             counted = begin.served() if libraries else None
-            (folder / "served.json").write_text(json.dumps(counted))
+            (folder / "counted").write_text(json.dumps(counted))
+            (folder / "counted").replace(folder / "served.json")   # whole, whenever this one ends
         # One whose errors were found: what it left behind is not for the next.
         if not passed(folder, name, code if rank == 0 else 0):
             break
