@@ -42,8 +42,8 @@ cdef enum:
     SUCCESS = 0
     NOT_PLAIN = -2             # beside NOT_SERVED: a method of Python's carries it out
 
-# Calls of a communicator before its engine is made, which takes about as long as some hundred
-# short ones.
+# Calls of a communicator before its engine is made: that takes some ms, and a short call gains a
+# microsecond or two. A communicator of a few calls shall not pay for it. A guess, not measured.
 AFTER = 100
 
 
@@ -314,6 +314,7 @@ cdef int serve_plain(Entry *entry, const Arguments *call) noexcept nogil:
 
 
 cdef inline int ended(int code) noexcept nogil:
+    """Of a function of smcoll.h, or NOT_PLAIN."""
     return NOT_SERVED if code == SMCOLL_USE_MPI else code
 
 
