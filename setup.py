@@ -19,6 +19,7 @@ COMPILE_ARGS += os.environ.get("SMCOLL_BUILD_CFLAGS", "").split()
 LOOPS = ("smcoll/algos.pyx", "smcoll/barrier.pyx", "smcoll/coll/", "smcoll/base/kernels.pyx",
          "smcoll/datatype/convertor.pyx", "smcoll/sync/waiting.pyx")
 LINK_ARGS = os.environ.get("SMCOLL_BUILD_LDFLAGS", "-Wl,-s").split()
+DIRECTIVES = {"language_level": 3, "cdivision": True, "binding": True, "embedsignature": True}
 CPUS = len(os.sched_getaffinity(0))
 
 
@@ -27,12 +28,24 @@ def optimisation(source: Path) -> str:
     return "-O3" if source.as_posix().startswith(LOOPS) else "-O1"
 
 
-class BuildOnAllCores(build_ext):
-    """As an option of ``setup`` that is lost in editable installations."""
+class Build(build_ext):
+    """On all cores (as an option of ``setup`` that is lost in editable installations).
+
+    Cython runs where something is built: pip runs this file three times in an installation, and
+    asking what has to be translated takes 3 s.
+    """
 
     def finalize_options(self):
         super().finalize_options()
         self.parallel = self.parallel or CPUS
+
+    def run(self):
+        translated = {made.name: made.sources
+                      for made in cythonize(self.extensions, nthreads=CPUS,
+                                            compiler_directives=DIRECTIVES)}
+        for extension in self.extensions:
+            extension.sources = translated[extension.name]
+        super().run()
 
 
 extensions = [
@@ -55,15 +68,6 @@ extensions = [
 setup(
     # Editable installations put this folder on the path: type checkers do not follow import hooks.
     options={"editable_wheel": {"mode": "compat"}},
-    ext_modules=cythonize(
-        extensions,
-        nthreads=CPUS,
-        compiler_directives={
-            "language_level": 3,
-            "cdivision": True,
-            "binding": True,
-            "embedsignature": True,
-        },
-    ),
-    cmdclass={"build_ext": BuildOnAllCores},
+    ext_modules=extensions,
+    cmdclass={"build_ext": Build},
 )
