@@ -157,3 +157,74 @@ def test_a_rank_dies_and(wrapper, what, ledger):
     with surviving_job(5, DEATHS, "SIGKILL", what, "before", wrapper=wrapper,
                        environment=environment) as job:
         check_deaths(job, ledger, f"SIGKILL, {wrapper}, {what}")
+
+
+# Rank 1 dies; the others are in a collective that C called. `kept`: a communicator of survivors.
+DEATH_UNDER_C = """
+    smcoll.install(libraries=True)
+    world = MPI.COMM_WORLD
+    count, when = int(sys.argv[2]), sys.argv[3]
+    c = ctypes.CDLL(None)
+    victim_in = world.Dup()
+    kept = world.Split(MPI.UNDEFINED if rank == 1 else 0, rank)
+    for comm in (victim_in, kept):
+        if comm != MPI.COMM_NULL:
+            comm.Set_errhandler(MPI.ERRORS_RETURN)
+    x, y = np.ones(count), np.zeros(count)
+
+    def handle(of):
+        return ctypes.c_size_t(of.handle)
+
+    def allreduce(comm):
+        return c.MPI_Allreduce(x.ctypes, y.ctypes, count, handle(MPI.DOUBLE), handle(MPI.SUM),
+                               handle(comm))
+
+    for comm in (victim_in, kept):
+        if comm != MPI.COMM_NULL:
+            assert [allreduce(comm) for _ in range(5)] == [MPI.SUCCESS] * 5
+            assert (y == comm.size).all()
+            assert sum(row["from_c"] for row in comm.stats()) == 5, comm.stats()
+            names(comm)
+    if rank == 1:
+        # The others are in the call, and wait asleep; or the timer ends this process in its own.
+        time.sleep(0.05)
+        if when == "middle":
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            say(dies="SIGALRM", due=now() + 0.03)
+            signal.setitimer(signal.ITIMER_REAL, 0.03)
+            while True:
+                allreduce(victim_in)
+        die("SIGKILL")
+    code = MPI.SUCCESS
+    while code == MPI.SUCCESS:
+        code = allreduce(victim_in)
+    ended = now()
+    again = [allreduce(victim_in), c.MPI_Barrier(handle(victim_in))]
+    took = now() - ended
+    say(code=code, ended=ended, again=again, took=took, expected=MPI.ERR_OTHER)
+    assert [allreduce(kept) for _ in range(20)] == [MPI.SUCCESS] * 20
+    say(works=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("when", ["before", "middle"])
+@pytest.mark.parametrize("count", [1, 200_000])
+def test_a_rank_dies_while_c_libraries_of_others_call(count, when, ledger):
+    """Their calls return an error, the sentence that names the rank is printed."""
+    with surviving_job(3, DEATH_UNDER_C, count, when,
+                       environment={"SMCOLL_TEST_LIBRARIES_AFTER": "0"}) as job:
+        reports = job.wait_for("code", 2)
+        [death] = job.records("dies")
+        for report in reports:
+            assert [report["code"], *report["again"]] == [report["expected"]] * 3, report
+            assert report["took"] < 0.5
+        assert len(job.wait_for("works", 2)) == 2
+        assert (job.folder / "output").read_text().count("rank 1 has died") >= 2
+        delays = [1000 * (report["ended"] - death.get("due", death["at"])) for report in reports]
+        left = job.left_behind()
+        ledger.add(fault=f"death {when} a call from C, {count} doubles", injected=1, detected=1,
+                   milliseconds=delays, left=left)
+        assert left == 0
+        assert max(delays) < PROMISED_MS, delays
