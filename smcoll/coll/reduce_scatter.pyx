@@ -31,7 +31,10 @@ cdef int reduce_scatter_direct_inline(Call *call) noexcept nogil:
     line = exchange_line(&team.layout, team.base, team.rank, parity)
     copy_bytes(line.payload, call.send, blocks.begin[team.size])
     publish(team, line, team.exchanges)
-    call.sources[team.rank] = line.payload + begin
+    call.sources[team.rank] = call.send + begin
+    if blocks.in_place:
+        # The result lies where all blocks do.
+        call.sources[team.rank] = line.payload + begin
     for i in range(1, team.size):
         rank = next_rank(team, i)
         line = exchange_line(&team.layout, team.base, rank, parity)
