@@ -4,10 +4,11 @@
 
 For each collective and size all variants that may be tried are measured first, each in a
 communicator that does not learn. Then a communicator begins with the slowest of them as its
-default, makes 300 calls, and is measured by turns with the fastest. The last columns are of
-communicators with the usual defaults, with learning on and off by turns: after 300 calls, in the
-first 30 calls, and with 8 B in steady use. Ratios are medians; 1.00 is the one that is compared
-with.
+default, makes 300 calls, and is measured by turns with the fastest, and with a third one that has
+the fastest, too: the control, since communicators that do the same differ by where their memory
+lies. The last columns are of communicators with the usual defaults, with learning on and off by
+turns: after 300 calls, in the first 30 calls, and with 8 B in steady use. Ratios are medians; 1.00
+is the one that is compared with.
 
 ``--late-us 200``: before each of the 300 calls every rank computes for a random time of up to so
 long. What is learned should not depend on it: a late rank is not the algorithm's fault. Each row
@@ -142,7 +143,11 @@ def wrong_default(world, collective: str, nbytes: int, length: int, late: float)
         finally:
             select.defaults = original
         engine.use({name: [candidates[best]]})
-        found = by_turns(world, {"best": call, "learned": learning}, length)
+        same = smcoll.Comm(world, smcoll.Config(learn="off"))
+        same.engine.use({name: [candidates[best]]})
+        found = by_turns(world, {"best": call, "learned": learning,
+                                 "control": call_of(same, collective, nbytes)}, length)
+        same.Free()
         told = learner.explain(name, nbytes)
         learner.Free()
     return {"collective": collective, "bytes": nbytes, "ranks": world.Get_size(),
@@ -151,7 +156,8 @@ def wrong_default(world, collective: str, nbytes: int, length: int, late: float)
             f"{bad.section_bytes >> 10}K", "best_us": 1e6 * found["best"],
             "worst_us": 1e6 * times[worst], "learned": f"{told.algorithm} "
             f"{told.parameters.get('section_bytes', 0) >> 10}K",
-            "learned_us": 1e6 * found["learned"], "ratio": found["learned"] / found["best"]}
+            "learned_us": 1e6 * found["learned"], "ratio": found["learned"] / found["best"],
+            "control": found["control"] / found["best"]}
 
 
 def usual_default(world, collective: str, nbytes: int, length: int, late: float) -> float:
@@ -228,14 +234,17 @@ def ranks_part(options) -> None:
             if world.Get_rank() == 0:
                 print(f"{collective:20} {nbytes:8} worst {row['worst']:22} {row['worst_us']:9.1f}"
                       f"  best {row['best']:22} {row['best_us']:9.1f}  learned {row['learned']:22}"
-                      f" {row['learned_us']:9.1f}  {row['ratio']:5.2f}  usual {row['usual']:5.2f}"
-                      f"  30 calls {row['short_run']:5.2f}  {row['cores']}", flush=True)
+                      f" {row['learned_us']:9.1f}  {row['ratio']:5.2f}  control "
+                      f"{row['control']:5.2f}  usual {row['usual']:5.2f}  30 calls "
+                      f"{row['short_run']:5.2f}  {row['cores']}", flush=True)
     eight = steady(world)
     if world.Get_rank() == 0:
         for cores in sorted({row["cores"] for row in rows}):
-            ratios = [row["ratio"] for row in rows if row["cores"] == cores]
-            print(f"cores {cores}: {sum(ratio <= 1.1 for ratio in ratios)} of {len(ratios)} rows "
-                  "within 10 % of the best")
+            here = [row for row in rows if row["cores"] == cores]
+            learned, control = (sum(row[name] <= 1.1 for row in here)
+                                for name in ("ratio", "control"))
+            print(f"cores {cores}: of {len(here)} rows {learned} within 10 % of the best, "
+                  f"{control} in the control")
         for name, words in (("usual", "usual defaults, on / off after 300 calls"),
                             ("short_run", "the same in the first 30 calls")):
             ratios = [row[name] for row in rows]

@@ -12,13 +12,13 @@ from mpi4py import MPI
 
 from libc.stdlib cimport calloc, free
 
+from smcoll.base.kernels cimport element_size
 from smcoll.buffers.buffers cimport (
     Message, Specification, TypeLayout, code_of_type, entries, layout_of_type, locate, parse,
     parse_moved, plain_array, split,
 )
 from smcoll.datatype.convertor cimport start_convertor
 from smcoll.datatype.datatypes cimport Typemap, typemap_of
-from smcoll.base.kernels cimport element_size
 
 cdef extern from "Python.h":
     object PyNumber_Index(object)

@@ -16,14 +16,14 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 
-from smcoll.buffers.arrays cimport Tensor, tensor_of
-from smcoll.datatype.convertor cimport start_convertor
-from smcoll.datatype.datatypes cimport typemap_of
 from smcoll.base.kernels cimport (
     TYPE_BOOL, TYPE_COMPLEX_DOUBLE, TYPE_COMPLEX_FLOAT, TYPE_DOUBLE, TYPE_FLOAT, TYPE_INT8,
     TYPE_INT16, TYPE_INT32, TYPE_INT64, TYPE_LONG_DOUBLE, TYPE_UINT8, TYPE_UINT16, TYPE_UINT32,
     TYPE_UINT64, element_size,
 )
+from smcoll.buffers.arrays cimport Tensor, tensor_of
+from smcoll.datatype.convertor cimport start_convertor
+from smcoll.datatype.datatypes cimport typemap_of
 
 from mpi4py import MPI
 

@@ -1,6 +1,7 @@
 """Allreduce: all-read, pairwise (GS 3.1) and tiled. Along trees: ``tree``."""
 
 from smcoll.barrier cimport publish, wait_line
+from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.coll.pairwise cimport (
     STEP_READY, gather_slices, halve, pair_off, power_of_two, steps_of,
 )
@@ -11,7 +12,6 @@ from smcoll.coll.pipeline cimport (
 from smcoll.coll.tiled cimport (
     copy_in_others, copy_out_others, reduce_cyclically_for_all, reduce_own_slice_for_all,
 )
-from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.segment cimport Line, exchange_line
 from smcoll.sync.team cimport DONE, Team, next_rank
 

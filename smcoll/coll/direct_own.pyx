@@ -5,11 +5,12 @@ A rank whose result overlaps its operand (in place) stages that: others may stil
 the result overwrites. Operands are combined in rank order.
 """
 
-from smcoll.coll.pipeline cimport (
-    STEP_IN, Call, Section, complete, heard, occupy, plan_call,
-)
+from smcoll.base.kernels cimport reduce_operands
 from smcoll.coll.peer_buffers cimport (
     PeerBuffers, end_in_agreement, learn_buffers, own_offset, publish_buffers,
+)
+from smcoll.coll.pipeline cimport (
+    STEP_IN, Call, Section, complete, heard, occupy, plan_call,
 )
 from smcoll.coll.reduce_scatter cimport (
     Partition, copy_in_pieces, piece_of_block, reduce_piece, reduce_scatter_direct,
@@ -17,7 +18,6 @@ from smcoll.coll.reduce_scatter cimport (
 from smcoll.coll.scan cimport (
     copy_in_for_higher, operands_of, reduce_vectors, scan_chain, scan_direct,
 )
-from smcoll.base.kernels cimport reduce_operands
 from smcoll.memory.heap cimport STAGED
 from smcoll.sync.team cimport DONE, Team
 

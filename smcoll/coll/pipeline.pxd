@@ -2,11 +2,11 @@ from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.barrier cimport acquire_slot, arrived, arrived_with_length, publish_length
 from smcoll.base.atomics cimport load_relaxed, monotonic_ns, store_release
-from smcoll.coll.stores cimport (
-    UNKNOWN_STORES, end_reading, next_stores, start_reading, tell_stores, told_stores,
-)
 from smcoll.base.kernels cimport (
     Operation, copy_result, copy_stored, reduce_and_copy, reduce_operands, reduce_stored,
+)
+from smcoll.coll.stores cimport (
+    UNKNOWN_STORES, end_reading, next_stores, start_reading, tell_stores, told_stores,
 )
 from smcoll.segment cimport Line, data_region, segment_line, whole_lines
 from smcoll.sync.domains cimport Holders, Neighbours

@@ -6,12 +6,12 @@ Operands are combined in rank order.
 """
 
 from smcoll.barrier cimport publish, wait_line
+from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.coll.pipeline cimport (
     STEP_IN, Section, complete, heard_all, occupy, plan_call, post, put, reduce_from, region,
     stores_of_others, writable,
 )
 from smcoll.coll.stores cimport UNKNOWN_STORES
-from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.segment cimport Line, exchange_line
 from smcoll.sync.team cimport DONE, next_rank
 

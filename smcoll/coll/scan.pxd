@@ -1,5 +1,5 @@
-from smcoll.coll.pipeline cimport Call, Section
 from smcoll.base.kernels cimport Operation
+from smcoll.coll.pipeline cimport Call, Section
 from smcoll.sync.team cimport Team
 
 

@@ -11,12 +11,12 @@ lower ranks run ahead, and who has a turn finds several calls, or sections, to g
 from libc.stdint cimport uint64_t
 
 from smcoll.barrier cimport acquire_slot_waiting, publish, release_slot, take_inline_slot, wait_line
+from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.coll.pipeline cimport (
     STEP_IN, Section, complete, heard, offer, plan_call, post, put, reduce_for_all, reduce_from,
     region, stores_of, writable,
 )
 from smcoll.coll.stores cimport UNKNOWN_STORES
-from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.segment cimport Line, rooted_line
 from smcoll.sync.team cimport DONE, BankCursor
 

@@ -37,10 +37,10 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from smcoll.base.atomics cimport load_relaxed, store_relaxed
-from smcoll.base.signature cimport COLLECTIVE_REDUCE, COLLECTIVES, collective_in
 from smcoll.base.kernels cimport (
     STORES_KINDS, STORES_NON_TEMPORAL, STORES_ORDINARY, STORES_STRING, has_stores,
 )
+from smcoll.base.signature cimport COLLECTIVE_REDUCE, COLLECTIVES, collective_in
 from smcoll.segment cimport STORE_CLASSES, read_costs
 from smcoll.sync.team cimport Team
 

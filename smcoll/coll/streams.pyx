@@ -37,6 +37,7 @@ from smcoll.barrier cimport publish_length, same_kind_of_call
 from smcoll.base.atomics cimport (
     load_acquire, load_relaxed, monotonic_ns, store_relaxed, store_release,
 )
+from smcoll.base.kernels cimport STORES_ORDINARY
 from smcoll.coll.peer_buffers cimport (
     find, own_offset, read_address, read_offset, still_in_the_call,
 )
@@ -45,7 +46,6 @@ from smcoll.coll.stores cimport (
     tell_stores, told_stores,
 )
 from smcoll.datatype.convertor cimport copy_message, pack_next, unpack_next
-from smcoll.base.kernels cimport STORES_ORDINARY
 from smcoll.memory.cross_memory cimport read_memory
 from smcoll.memory.heap cimport STAGED
 from smcoll.segment cimport Layout, Line, credit_word, refusal_word, stream_chunk, stream_line

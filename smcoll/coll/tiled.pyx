@@ -5,11 +5,11 @@ cyclic form (Mamidala et al. 2008, LHS 3.2) takes them one after the other, begi
 rank's: at any time all ranks read from different ones.
 """
 
+from smcoll.base.kernels cimport reduce_operands, strip_bytes
 from smcoll.coll.pipeline cimport (
     STEP_IN, Call, Section, deliver, heard, heard_all, post, put, reduce_for_all, reduce_from,
     reduce_into, reduce_operands_into, region, stores_of_others, writable,
 )
-from smcoll.base.kernels cimport reduce_operands, strip_bytes
 from smcoll.sync.team cimport DONE, next_rank
 
 

@@ -23,11 +23,11 @@ from smcoll.barrier cimport (
     acquire_slot_waiting, advance_cursor, publish, release_slot, take_inline_slot, wait_line,
 )
 from smcoll.base.atomics cimport store_release
+from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.coll.pipeline cimport (
     complete, deliver, heard, offer, plan_call, post, put, reduce_from, reduce_into, region,
     stores_of, writable,
 )
-from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.segment cimport Line, rooted_line, segment_line
 from smcoll.sync.domains cimport Neighbours, n_ary_tree, one_stage_tree, two_stage_tree
 from smcoll.sync.team cimport DONE, NO_SLEEP, SLEEP_AT_ONCE, BankCursor, Team

@@ -11,6 +11,7 @@ from libc.stdint cimport uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport strncpy
 
+from smcoll.base.kernels cimport element_size
 from smcoll.base.signature cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLTOALL, COLLECTIVE_BARRIER,
     COLLECTIVE_BCAST, COLLECTIVE_EXSCAN, COLLECTIVE_GATHER, COLLECTIVE_REDUCE,
@@ -25,7 +26,6 @@ from smcoll.datatype.convertor cimport Convertor, start_convertor
 from smcoll.datatype.operations cimport code_of_op
 from smcoll.engine.engine cimport Engine
 from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI
-from smcoll.base.kernels cimport element_size
 from smcoll.sync.team cimport PyThreadState
 
 from mpi4py import MPI

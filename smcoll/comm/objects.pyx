@@ -20,6 +20,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy, memset
 
+from smcoll.base.kernels cimport copy_bytes
 from smcoll.base.signature cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_OBJECT_ALLGATHER,
     COLLECTIVE_OBJECT_ALLREDUCE, COLLECTIVE_OBJECT_ALLTOALL, COLLECTIVE_OBJECT_BCAST,
@@ -30,7 +31,6 @@ from smcoll.buffers.messages cimport Gathered, Messages
 from smcoll.comm.state cimport check_root, engine_of, count_fallback
 from smcoll.engine.engine cimport Engine, stream_signature
 from smcoll.engine.reservation cimport USE_MPI
-from smcoll.base.kernels cimport copy_bytes
 
 from smcoll.errors import Error
 

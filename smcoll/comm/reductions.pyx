@@ -15,6 +15,7 @@ from mpi4py import MPI
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
+from smcoll.base.kernels cimport OPS, element_size
 from smcoll.base.signature cimport (
     COLLECTIVE_ALLREDUCE, COLLECTIVE_EXSCAN, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER,
     COLLECTIVE_SCAN,
@@ -30,7 +31,6 @@ from smcoll.datatype.datatypes cimport Typemap, typemap_of
 from smcoll.datatype.operations cimport NO_OP, LocalReduction, code_of_op, mpi_takes
 from smcoll.engine.engine cimport Engine, signature_of
 from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI
-from smcoll.base.kernels cimport OPS, element_size
 
 cdef object IN_PLACE = MPI.IN_PLACE
 cdef char *IN_PLACE_ADDRESS = <char *> <Py_ssize_t> int(MPI.IN_PLACE)

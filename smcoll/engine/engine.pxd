@@ -1,5 +1,6 @@
 from libc.stdint cimport uint64_t
 
+from smcoll.base.kernels cimport Operation, reduction_kernel
 from smcoll.base.signature cimport COLLECTIVES, NO_OPERATION, NO_TYPE, pack_signature
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.allgather cimport Gathering
@@ -9,7 +10,6 @@ from smcoll.engine.member cimport Member
 from smcoll.engine.plans cimport Plans
 from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI, Reservation
 from smcoll.engine.statistics cimport Statistics
-from smcoll.base.kernels cimport Operation, reduction_kernel
 from smcoll.sync.domains cimport Domains
 
 

@@ -7,6 +7,7 @@ offsets.
 
 from libc.stdint cimport uint64_t
 
+from smcoll.base.kernels cimport Operation, element_size, reduction_kernel, reduction_kernel_for
 from smcoll.base.signature cimport (
     COLLECTIVE_BARRIER, COLLECTIVE_REDUCE_SCATTER, NO_OPERATION, NO_TYPE,
 )
@@ -15,7 +16,6 @@ from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.pipeline cimport Call, Plan
 from smcoll.coll.reduce_scatter cimport Partition
 from smcoll.engine.reservation cimport USE_MPI
-from smcoll.base.kernels cimport Operation, element_size, reduction_kernel, reduction_kernel_for
 
 
 class LeftToMPI(Exception):

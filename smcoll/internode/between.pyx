@@ -4,9 +4,9 @@ That is protocol rule 7, which MPI does not promise of its own Allreduce: so the
 messages.
 """
 
+from smcoll.base.kernels cimport copy_bytes
 from smcoll.internode.network cimport Network
 from smcoll.internode.span cimport Reduction, Span, combine
-from smcoll.base.kernels cimport copy_bytes
 
 
 cdef int allreduce_between(Span span, const Reduction *reduction, char *vector, size_t elements,

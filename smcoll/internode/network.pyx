@@ -15,10 +15,10 @@ from mpi4py import MPI
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
+from smcoll.base.kernels cimport copy_bytes
 from smcoll.engine.failure cimport AcrossNodes
 from smcoll.engine.node cimport NodeEngine
 from smcoll.internode.notices cimport NOTICE_TAGS, Notices
-from smcoll.base.kernels cimport copy_bytes
 
 
 cdef enum:

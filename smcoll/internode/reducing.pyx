@@ -3,12 +3,12 @@
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
+from smcoll.base.kernels cimport OP_SUM, TYPE_INT8, Operation, copy_bytes
 from smcoll.base.signature cimport COLLECTIVE_EXSCAN, COLLECTIVE_SCAN
 from smcoll.buffers.messages cimport Gathered, Messages
 from smcoll.internode.between cimport allreduce_between
 from smcoll.internode.network cimport Network
 from smcoll.internode.span cimport Reduction, Span, combine
-from smcoll.base.kernels cimport OP_SUM, TYPE_INT8, Operation, copy_bytes
 
 cdef enum:
     # Sections of a long vector whose messages are posted ahead of the one in work.

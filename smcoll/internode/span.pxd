@@ -1,5 +1,6 @@
 from libc.stdint cimport uint64_t
 
+from smcoll.base.kernels cimport Operation
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.pipeline cimport Plan
@@ -7,7 +8,6 @@ from smcoll.coll.reduce_scatter cimport Partition
 from smcoll.engine.failure cimport AcrossNodes
 from smcoll.engine.node cimport NodeEngine
 from smcoll.internode.network cimport Network, Parcel
-from smcoll.base.kernels cimport Operation
 from smcoll.sync.team cimport Sleeping
 
 

@@ -9,6 +9,7 @@ from the placement of the ranks and from what MPI requires to be the same on all
 from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.base.atomics cimport try_lock, unlock
+from smcoll.base.kernels cimport OP_MIN, TYPE_INT64, Operation
 from smcoll.base.signature cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, COLLECTIVE_BCAST,
     COLLECTIVE_EXSCAN, COLLECTIVE_OBJECT_BCAST, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER,
@@ -32,7 +33,6 @@ from smcoll.internode.between cimport chosen_between
 from smcoll.internode.network cimport OF_NOTICES, Network
 from smcoll.internode.notices cimport Notices
 from smcoll.internode.span cimport Reduction, Span
-from smcoll.base.kernels cimport OP_MIN, TYPE_INT64, Operation
 from smcoll.sync.domains cimport Domains
 from smcoll.sync.team cimport DONE
 from smcoll.sync.waiting cimport attend_between_calls

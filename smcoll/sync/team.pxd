@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from smcoll.base.signature cimport COLLECTIVES
 from smcoll.base.kernels cimport STORES_KINDS
+from smcoll.base.signature cimport COLLECTIVES
 from smcoll.memory.cross_memory cimport OtherProcess
 from smcoll.memory.heap cimport HeapView
 from smcoll.segment cimport MAX_BANKS, Layout, Status
