@@ -23,7 +23,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 import numpy as np
 
@@ -35,6 +35,7 @@ SIZES = (1024, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 CALLS = 300
 SHORT = 30
 BLOCKS = 9
+ALIKE = 8             # communicators of each kind, where single ones differ too much
 
 
 def call_of(comm, collective: str, nbytes: int):
@@ -192,27 +193,26 @@ def short_run(world, collective: str, nbytes: int) -> float:
 
 
 def steady(world) -> dict[str, float]:
-    """8 B calls long after all is known."""
+    """8 B calls long after all is known: the mean of several communicators of each kind, since two
+    that do the same differ."""
     import smcoll
 
+    comms = {(learn, i): smcoll.Comm(world, smcoll.Config(learn=learn))
+             for i in range(ALIKE) for learn in ("off", "on")}
+    send, recv = np.ones(1), np.empty(1)
+    methods = {"barrier": lambda comm: comm.Barrier,
+               "bcast": lambda comm: lambda: comm.Bcast(send, 0),
+               "allreduce": lambda comm: lambda: comm.Allreduce(send, recv)}
     found = {}
-    with smcoll.Comm(world, smcoll.Config(learn="on")) as on, \
-            smcoll.Comm(world, smcoll.Config(learn="off")) as off:
-        for collective in ("barrier", "bcast", "allreduce"):
-            calls = {}
-            for name, comm in (("on", on), ("off", off)):
-                send, recv = np.ones(1), np.empty(1)
-                calls[name] = {
-                    "barrier": comm.Barrier,
-                    "bcast": lambda comm=comm, send=send: comm.Bcast(send, 0),
-                    "allreduce": lambda comm=comm, send=send, recv=recv: comm.Allreduce(send, recv),
-                }[collective]
-            by_turns(world, calls, 5000, 2)
-            times = {name: [] for name in calls}
-            for _ in range(40):
-                for name, call in calls.items():
-                    times[name].append(seconds_of(world, call, 2000))
-            found[collective] = min(times["on"]) / min(times["off"])
+    for collective, method in methods.items():
+        calls = {name: method(comm) for name, comm in comms.items()}
+        by_turns(world, calls, 5000, 1)
+        times = by_turns(world, calls, 2000)
+        on, off = (mean(time for (learn, _), time in times.items() if learn == kind)
+                   for kind in ("on", "off"))
+        found[collective] = on / off
+    for comm in comms.values():
+        comm.Free()
     return found
 
 

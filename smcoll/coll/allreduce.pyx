@@ -52,7 +52,8 @@ cdef int allreduce_all_read_inline(Call *call) noexcept nogil:
     line = exchange_line(&team.layout, team.base, team.rank, parity)
     copy_bytes(line.payload, call.send, call.nbytes)
     publish(team, line, team.exchanges)
-    # Not from the line: a load from stores that wait for their lines waits with them.
+    # The user's operand, not its copy in our line: to load what was just stored waits until the
+    # store has got its cache line back from the rank that read it last.
     call.sources[team.rank] = call.send
     for i in range(1, team.size):
         rank = next_rank(team, i)

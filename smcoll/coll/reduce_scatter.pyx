@@ -33,7 +33,7 @@ cdef int reduce_scatter_direct_inline(Call *call) noexcept nogil:
     publish(team, line, team.exchanges)
     call.sources[team.rank] = call.send + begin
     if blocks.in_place:
-        # The result lies where all blocks do.
+        # There the result may overlap the own block in part, which kernels do not allow.
         call.sources[team.rank] = line.payload + begin
     for i in range(1, team.size):
         rank = next_rank(team, i)
