@@ -60,7 +60,7 @@ def layers() -> None:
         (("internode/",), "communicators over several nodes", BLUE),
         (("engine/",), "one communicator on one node: its calls", BLUE),
         (("tuning/", "buffers/"), "which algorithm; arguments parsed", AMBER),
-        (("algos",), "runs the algorithm of a name", GREEN),
+        (("algos",), "an algorithm's functions, by its number", GREEN),
         (("coll/",), "the algorithms: Bcast, Reduce, Allreduce, streams ...", GREEN),
         (("barrier",), "flags, barriers, the bank barrier", GREEN),
         (("sync/",), "the one wait, trees, who waits for whom", GREEN),

@@ -20,7 +20,7 @@ from smcoll.base.kernels cimport copy_result, reduce_operands, strip_bytes
 from smcoll.coll.allgather cimport (
     Gathering, pack_block, same_call, stream_results, unpack_block,
 )
-from smcoll.coll.allreduce cimport allreduce_all_read, allreduce_tiled
+from smcoll.coll.all_read cimport allreduce_all_read
 from smcoll.coll.peer_buffers cimport (
     PeerBuffers, end_in_agreement, find, learn_buffers, own_offset, publish_buffers, read_offset,
     still_in_the_call,
@@ -29,8 +29,9 @@ from smcoll.coll.pipeline cimport (
     SECTION_STEPS, STEP_IN, Call, Plan, Section, complete, heard, heard_all, plan_call, post,
     reduce_into, region, writable,
 )
-from smcoll.coll.reduce cimport reduce_tiled
-from smcoll.coll.tiled cimport STEP_RESULT, copy_in_others, copy_out_others, tile
+from smcoll.coll.tiled cimport (
+    STEP_RESULT, allreduce_tiled, copy_in_others, copy_out_others, reduce_tiled, tile,
+)
 from smcoll.coll.tree cimport bcast_fan_out, reduce_fan_in
 from smcoll.datatype.convertor cimport Convertor, copy_message, unpack_next
 from smcoll.memory.heap cimport STAGED

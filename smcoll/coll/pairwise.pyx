@@ -1,16 +1,132 @@
-"""Recursive halving, the pairwise reduce-scatter of GS 3.1, shared by Allreduce and Reduce.
+"""Recursive doubling and halving between pairs of ranks (GS 3.1 and 3.2): Allreduce and Reduce.
 
 For M ranks, N the largest power of two not above M: rank N + K is paired with rank K, for K up to
 M - N - 1 (the paper prints M - N, one pair too many). A pair first folds: each reduces half of the
 data, the lower one copies the other half from the higher; then the ranks below N go on.
 """
 
-from smcoll.coll.pairwise cimport STEP_FOLDED, STEP_READY, power_of_two, steps_of
 from smcoll.coll.pipeline cimport (
-    STEP_IN, Call, Section, combine, deliver, heard, post, put, region,
+    STEP_IN, Call, Section, combine, complete, copy_in, deliver, half_of_region, heard,
+    occupy_two_halves, plan_call, post, put, region,
 )
 from smcoll.sync.team cimport DONE
 
+cdef enum:
+    # From STEP_IN on.
+    STEP_FOLDED = 2            # own half of a folded pair is reduced
+    STEP_READY = 3             # + s: ready for step s of the power-of-two part
+
+
+# Largest power of two not above `ranks`, and its logarithm.
+cdef inline int power_of_two(int ranks) noexcept nogil:
+    cdef int n = 1
+    while 2 * n <= ranks:
+        n *= 2
+    return n
+
+
+cdef inline int steps_of(int ranks) noexcept nogil:
+    cdef int n = 1, steps = 0
+    while 2 * n <= ranks:
+        n *= 2
+        steps += 1
+    return steps
+
+
+# ---------------------------------------------------------------------- Allreduce and Reduce
+
+cdef api int allreduce_recursive_doubling(Call *call) noexcept nogil:
+    """Recursive doubling with a read and a write half (GS 3.1); a section fills half a region."""
+    plan_call(call, 3, call.plan.section_bytes // 2, True)
+    occupy_two_halves(call)
+    call.phase[0] = copy_in
+    call.phase[1] = double
+    call.phase[2] = copy_doubled
+    return complete(call)
+
+
+cdef api int allreduce_recursive_halving(Call *call) noexcept nogil:
+    """Pairwise reduce-scatter, then everybody reads the slices from their owners (GS 3.1)."""
+    plan_call(call, 3, call.plan.section_bytes, True)
+    call.phase[0] = copy_in
+    call.phase[1] = halve
+    call.phase[2] = gather_slices
+    return complete(call)
+
+
+cdef api int reduce_scatter_gather(Call *call) noexcept nogil:
+    """Pairwise reduce-scatter, then the root gathers the slices from their owners."""
+    plan_call(call, 3, call.plan.section_bytes, True)
+    call.phase[0] = copy_in
+    call.phase[1] = halve
+    call.phase[2] = gather_to_root
+    return complete(call)
+
+
+cdef int gather_to_root(Call *call, Section *section) noexcept nogil:
+    return gather_slices(call, section) if call.team.rank == call.root else DONE
+
+
+# ---------------------------------------------------------------------- doubling
+
+# Where `rank`'s operand for `step` lies: halves alternate; ranks that were folded are one ahead.
+cdef inline char *operand(Call *call, Section *section, int rank, int step) noexcept nogil:
+    cdef int ranks = call.team.size
+    cdef int half = (step + (1 if rank < ranks - power_of_two(ranks) else 0)) & 1
+    return half_of_region(call, section, rank, half)
+
+
+cdef int double(Call *call, Section *section) noexcept nogil:
+    """log2 N steps: both partners read both operands and write the result to their other half.
+
+    The half that step s writes was read, as operand of step s - 1, by that step's partner; it has
+    read it when it is ready for step s itself.
+    """
+    cdef int rank = call.team.rank, ranks = call.team.size
+    cdef int n = power_of_two(ranks), steps = steps_of(ranks)
+    cdef int status, step, partner
+    cdef const char *own
+    cdef const char *other
+    status = pair_off(call, section, call.extent // 2)
+    if status != DONE or rank >= n:
+        return status
+    while section.progress - 2 < steps:
+        step = section.progress - 2
+        partner = rank ^ (1 << step)
+        status = heard(call, section, partner, STEP_READY + step)
+        if status == DONE and step > 0:
+            status = heard(call, section, rank ^ (1 << (step - 1)), STEP_READY + step)
+        if status != DONE:
+            return status
+        own = operand(call, section, rank, step)
+        other = operand(call, section, partner, step)
+        # The lower rank's operand stands left on both partners (protocol rule 7).
+        if rank < partner:
+            combine(call, section, operand(call, section, rank, step + 1), own, other, 0,
+                    section.elements)
+        else:
+            combine(call, section, operand(call, section, rank, step + 1), other, own, 0,
+                    section.elements)
+        section.progress += 1
+        post(call, section, STEP_READY + step + 1)
+    return DONE
+
+
+cdef int copy_doubled(Call *call, Section *section) noexcept nogil:
+    """Ranks N and higher copy the result of their partner, directly into the user's buffer."""
+    cdef int rank = call.team.rank, ranks = call.team.size
+    cdef int n = power_of_two(ranks), steps = steps_of(ranks), owner = rank, status
+    if rank >= n:
+        owner = rank - n
+        status = heard(call, section, owner, STEP_READY + steps)
+        if status != DONE:
+            return status
+    deliver(call, section, owner, section.offset, operand(call, section, owner, steps),
+            section.nbytes)
+    return DONE
+
+
+# ---------------------------------------------------------------------- halving
 
 cdef void slice_of(int rank, int ranks, size_t elements, size_t *begin,
                    size_t *end) noexcept nogil:

@@ -37,9 +37,37 @@ cdef struct Section:
     bint published
 
 
+# Which flag lines carry small messages.
+cdef enum Lines:
+    NO_LINES
+    EXCHANGE_LINES
+    ROOTED_LINES
+
+
+cdef struct Call
+ctypedef int (*run_function)(Call *) noexcept nogil
+
+
+# What an algorithm is: its line of algorithms.TABLE.
+cdef struct Functions:
+    run_function run           # through the data regions; NULL: it has no such form
+    run_function run_inline    # in the flag lines
+    Lines lines
+
+
+# Whether the data of a call of so many bytes travel in the flag lines. Of the longest block in an
+# Allgather, of the whole vector in a Reduce_scatter: all ranks agree on it.
+cdef inline bint fits_lines(const Team *team, const Functions *functions,
+                            size_t nbytes) noexcept nogil:
+    if functions.lines == EXCHANGE_LINES:
+        return nbytes <= team.layout.inline_size
+    return functions.lines == ROOTED_LINES and nbytes <= team.layout.rooted_inline_size
+
+
 # How one call is to be done.
 cdef struct Plan:
-    int algorithm
+    int algorithm              # its number,
+    const Functions *functions     # and what it runs
     const TreeView *fan_in
     const TreeView *fan_out
     int arity                  # LHS's n: a parent has n - 1 children in each round

@@ -19,10 +19,7 @@ cdef inline size_t tile(Call *call, Section *section, int rank) noexcept nogil:
     return cut(section.nbytes, call.element_size, call.team.size, rank)
 
 
+cdef int allreduce_tiled(Call *call) noexcept nogil
+cdef int reduce_tiled(Call *call) noexcept nogil
 cdef int copy_in_others(Call *call, Section *section) noexcept nogil
-cdef int reduce_own_slice_for_all(Call *call, Section *section) noexcept nogil
-cdef int reduce_own_slice_for_root(Call *call, Section *section) noexcept nogil
-cdef int reduce_cyclically_for_all(Call *call, Section *section) noexcept nogil
-cdef int reduce_cyclically_for_root(Call *call, Section *section) noexcept nogil
 cdef int copy_out_others(Call *call, Section *section) noexcept nogil
-cdef int copy_out_at_root(Call *call, Section *section) noexcept nogil

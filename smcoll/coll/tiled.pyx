@@ -1,13 +1,13 @@
 """The tiled reduction of LHS 2.4, staged: each rank reduces one slice of all vectors.
 
-Shared by Allreduce and Reduce. The naive form reduces all vectors at once, in rank order. The
-cyclic form (Mamidala et al. 2008, LHS 3.2) takes them one after the other, beginning with the next
-rank's: at any time all ranks read from different ones.
+The naive form reduces all vectors at once, in rank order. The cyclic form (Mamidala et al. 2008,
+LHS 3.2) takes them one after the other, beginning with the next rank's: at any time all ranks read
+from different ones.
 """
 
 from smcoll.base.kernels cimport reduce_operands, strip_bytes
 from smcoll.coll.pipeline cimport (
-    STEP_IN, Call, Section, deliver, heard, heard_all, post, put, reduce_for_all, reduce_from,
+    STEP_IN, complete, deliver, heard, heard_all, plan_call, post, put, reduce_for_all, reduce_from,
     reduce_into, reduce_operands_into, region, stores_of_others, writable,
 )
 from smcoll.sync.team cimport DONE, next_rank
@@ -19,6 +19,50 @@ def bounds(size_t nbytes, size_t element_size, int parts, int part):
         raise ValueError(f"no part {part} of {parts}")
     return (cut(nbytes, element_size, parts, part), cut(nbytes, element_size, parts, part + 1))
 
+
+# ---------------------------------------------------------------------- Allreduce and Reduce
+
+cdef int allreduce_tiled(Call *call) noexcept nogil:
+    """Every rank reduces its slice of all sources at once, then copies the others' slices.
+
+    LHS 2.4's naive tiled reduction followed by an allgather, with the vectors staged through the
+    data regions; a rank never copies in the slice that it reduces itself.
+    """
+    plan_call(call, 3, call.plan.section_bytes, False)
+    call.phase[0] = copy_in_others
+    call.phase[1] = reduce_own_slice_for_all
+    call.phase[2] = copy_out_others
+    return complete(call)
+
+
+cdef api int allreduce_tiled_cyclic(Call *call) noexcept nogil:
+    """The same, each rank reading the others one after the other (LHS 3.2, after Mamidala)."""
+    plan_call(call, 3, call.plan.section_bytes, False)
+    call.phase[0] = copy_in_others
+    call.phase[1] = reduce_cyclically_for_all
+    call.phase[2] = copy_out_others
+    return complete(call)
+
+
+cdef int reduce_tiled(Call *call) noexcept nogil:
+    """Every rank reduces its slice of all sources at once (LHS 2.4); the root gathers them."""
+    plan_call(call, 3, call.plan.section_bytes, False)
+    call.phase[0] = copy_in_others
+    call.phase[1] = reduce_own_slice_for_root
+    call.phase[2] = copy_out_at_root
+    return complete(call)
+
+
+cdef api int reduce_tiled_cyclic(Call *call) noexcept nogil:
+    """The same, each rank reading the others one after the other (LHS 3.2, after Mamidala)."""
+    plan_call(call, 3, call.plan.section_bytes, False)
+    call.phase[0] = copy_in_others
+    call.phase[1] = reduce_cyclically_for_root
+    call.phase[2] = copy_out_at_root
+    return complete(call)
+
+
+# ---------------------------------------------------------------------- their phases
 
 cdef int copy_in_others(Call *call, Section *section) noexcept nogil:
     """Copy all but the own slice into the own region: nobody else reads that."""

@@ -1,10 +1,18 @@
 cimport cython
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
+from smcoll.coll.pipeline cimport Call
 from smcoll.engine.failure cimport FailureDetector
 from smcoll.engine.member cimport Member
 from smcoll.sync.team cimport Team
 from smcoll.sync.waiting cimport condition
+
+cdef enum:
+    # Above this many bytes a call gives the GIL up at its start; below, when it first yields.
+    RELEASE_GIL_ABOVE = 16384
+
+
+cdef int run_collective(Call *call, int collective) noexcept nogil
 
 
 @cython.final
@@ -17,6 +25,8 @@ cdef class CallProtocol:
     cdef int enter(self, bint holds_gil) except -1 nogil
     cdef int try_to_enter(self) noexcept nogil
     cdef int explain_refusal(self, int status) except -1
+    cdef int run(self, int collective, uint64_t signature, uint64_t nbytes,
+                 Call *call) noexcept nogil
     cdef int leave(self, int status) except -1 nogil
     cdef int leave_for_good(self, int status) except -1
     cdef void turn_away(self) noexcept

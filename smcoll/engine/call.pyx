@@ -4,9 +4,12 @@ What is wrong before anything is published stays on this rank; what fails later 
 """
 
 cimport cython
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
+from smcoll.barrier cimport begin_call, use_segments
 from smcoll.base.atomics cimport monotonic_ns, store_release, try_lock, unlock
+from smcoll.base.signature cimport COLLECTIVE_EXSCAN
+from smcoll.coll.pipeline cimport Call, fits_lines
 from smcoll.engine.failure cimport FailureDetector
 from smcoll.engine.member cimport Member
 from smcoll.sync.team cimport DONE, POISON_EXCEPTION, PyThreadState
@@ -32,6 +35,18 @@ cdef enum:
 
 IN_ANOTHER_CALL = ("this communicator is in another collective already (a second thread, or "
                    "a signal handler that calls it): one call at a time")
+
+
+cdef int run_collective(Call *call, int collective) noexcept nogil:
+    """Run the algorithm of the call's plan: in the flag lines if the data fit them."""
+    call.exclusive = collective == COLLECTIVE_EXSCAN
+    call.in_lines = fits_lines(call.team, call.plan.functions, call.nbytes)
+    if call.in_lines:
+        return call.plan.functions.run_inline(call)
+    call.streaming = call.nbytes >= call.team.streaming_from[collective]
+    call.chosen = NULL
+    use_segments(call.team, call.plan.segments)
+    return call.plan.functions.run(call)
 
 
 @cython.final
@@ -88,6 +103,14 @@ cdef class CallProtocol:
             self.member.mapping.close()
         else:
             unlock(&self.team.status.busy)
+
+    cdef int run(self, int collective, uint64_t signature, uint64_t nbytes,
+                 Call *call) noexcept nogil:
+        """Publish a call that was entered, and run it. DONE or a FAILED code."""
+        begin_call(self.team, signature, nbytes)
+        if call.nbytes > RELEASE_GIL_ABOVE and call.holds_gil:
+            self.release_gil()
+        return run_collective(call, collective)
 
     cdef int leave(self, int status) except -1 nogil:
         """After it: raises why the call failed. The GIL is as it was on entry."""

@@ -36,7 +36,6 @@ by the clock that all cores of a node have in common. A rank that comes late doe
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
-from smcoll.algos cimport is_inline
 from smcoll.base.atomics cimport (
     fence_acquire, fence_release, load_acquire, load_relaxed, monotonic_ns, store_relaxed,
     store_release,
@@ -44,7 +43,7 @@ from smcoll.base.atomics cimport (
 from smcoll.base.signature cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, allgathers_objects,
 )
-from smcoll.coll.pipeline cimport Plan
+from smcoll.coll.pipeline cimport Plan, fits_lines
 from smcoll.engine.member cimport Member
 from smcoll.engine.news cimport pack_news
 from smcoll.engine.plans cimport SIZE_CLASSES, Plans, size_class
@@ -64,7 +63,8 @@ cdef enum:
     LOOK_AGAIN = 4             # and again after so many times the calls it had
     LOOK_AT_KNOWN = 512        # what an earlier job has found is looked at after so many
     COUNTED = 1000             # calls of a communicator that rank 0 counts one by one; then only
-    LOOKS_APART = 16           # one in so many, on average
+    LOOKS_APART = 16           # one in so many, on average, unless there is work and
+    NEARBY = 64                # one of the last so many calls was synchronising
     PATIENCE = 256             # calls in which those of a trial must come; where none has come,
     MORE_PATIENCE = 4          # so many times as many
 
@@ -174,13 +174,13 @@ cdef class Learner:
     cdef bint look_at_call(self, int collective, const Plan *plan, size_t nbytes) noexcept nogil:
         """Count the call, and say whether to `lead`.
 
-        Later, and while nothing is tried, only calls of random numbers are counted, each for all in
-        between: so each class has its share, whatever comes in turn with it. (A call that is none
-        of these comes here where one did not that does not learn, a Gather for example.)
+        Later, and while nothing can be told, only calls of random numbers are counted, each for all
+        in between: so each class has its share, whatever comes in turn with it. (A call that is
+        none of these comes here where one did not that does not learn, a Gather for example.)
         """
         cdef ClassOfCalls *known = &self.classes[collective][size_class(nbytes)]
         cdef uint64_t number = self.team.number
-        if self.has_work or number < COUNTED:
+        if number < COUNTED or (self.has_work and number - self.synchronised < NEARBY):
             known.calls += 1
             self.count_at = 0
         else:
@@ -189,9 +189,11 @@ cdef class Learner:
             self.draw_next(number)
         self.at_event = known.calls >= known.look > 0
         self.may_go_on = False
-        if synchronises(self.team, collective, plan.algorithm, nbytes):
+        if synchronises(self.team, collective, plan, nbytes):
             self.may_go_on = self.has_work and self.over < self.synchronised
             self.synchronised = number
+            if self.has_work:
+                self.count_at = 0
         if self.plans.trial_left > 0 and number - self.told_after < self.patience:
             self.may_go_on = False
         return self.at_event or self.may_go_on
@@ -217,10 +219,14 @@ cdef class Learner:
         return 0
 
     cdef wait_for_turn(self, int collective, int in_class):
-        self.waiting.append((collective, in_class))
         self.classes[collective][in_class].look = 0
-        self.has_work = True
-        self.count_at = 0
+        name = _NAMES[collective]
+        candidates = to_try(name, self.variants[name], in_class, self.team.size,
+                            self.plans.decisions[name], self.inline_sizes)
+        if candidates:
+            self.waiting.append((collective, in_class, candidates))
+            self.has_work = True
+            self.count_at = 0
 
     def explain(self, collective, size_t nbytes):
         """As in ``NodeEngine.what_is_learned``."""
@@ -307,16 +313,13 @@ cdef class Learner:
         return True
 
     cdef begin_exploration(self):
-        self.collective, self.size_class = self.waiting.pop(0)
+        self.collective, self.size_class, candidates = self.waiting.pop(0)
         cdef int current = self.plans.variant_of[self.collective][self.size_class]
         self.explored = &self.classes[self.collective][self.size_class]
         self.patience = PATIENCE
-        name = _NAMES[self.collective]
         runner_up = self.known.get((self.collective, self.size_class))
-        self.exploration = Exploration(
-            to_try(name, self.variants[name], self.size_class, self.team.size,
-                   self.plans.decisions[name], self.inline_sizes),
-            current, None if runner_up is None else (runner_up,))
+        self.exploration = Exploration(candidates, current,
+                                       None if runner_up is None else (runner_up,))
 
     cdef bint end_exploration(self):
         """Keep the best variant; whether that had to be told."""
@@ -358,7 +361,7 @@ cdef class Learner:
         return min(last_departure - last_arrival, LONGEST_TIME)
 
 
-cdef bint synchronises(const Team *team, int collective, int algorithm,
+cdef bint synchronises(const Team *team, int collective, const Plan *plan,
                        size_t nbytes) noexcept nogil:
     """Whether no rank leaves such a call before all have entered it."""
     if collective == COLLECTIVE_BARRIER:
@@ -367,5 +370,5 @@ cdef bint synchronises(const Team *team, int collective, int algorithm,
         return nbytes > 0
     if collective == COLLECTIVE_ALLGATHER or allgathers_objects(collective):
         # In the data regions nobody waits for an empty block.
-        return is_inline(team, collective, algorithm, nbytes)
+        return fits_lines(team, plan.functions, nbytes)
     return False

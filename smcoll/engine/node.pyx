@@ -2,15 +2,15 @@
 
 from libc.stdint cimport int64_t, uint64_t
 
-from smcoll.algos cimport is_inline, needs_data_regions, run_collective
+from smcoll.algos cimport functions_of
 from smcoll.barrier cimport begin_call
 from smcoll.base.signature cimport (
     COLLECTIVE_BCAST, COLLECTIVE_OBJECT_BCAST, NO_OPERATION, NO_TYPE,
 )
 from smcoll.buffers.messages cimport Messages
-from smcoll.coll.pipeline cimport Call, Plan
+from smcoll.coll.pipeline cimport Call, Plan, fits_lines
 from smcoll.coll.stores cimport describe_stores
-from smcoll.engine.call cimport CallProtocol
+from smcoll.engine.call cimport RELEASE_GIL_ABOVE, CallProtocol
 from smcoll.engine.engine cimport Engine, stream_signature
 from smcoll.engine.exchanges cimport Exchanges
 from smcoll.engine.failure cimport AcrossNodes, FailureDetector
@@ -32,8 +32,6 @@ from smcoll.sync.observation import Observation
 cdef enum:
     # Ranks that wait for the network poll it for so long (ns) before they sleep between polls.
     SLEEP_AFTER_OUTSIDE = 50_000_000
-    # Above this many bytes a call gives the GIL up at its start; below, when it first yields.
-    RELEASE_GIL_ABOVE = 16384
 
 
 cdef class NodeEngine(Engine):
@@ -77,8 +75,8 @@ cdef class NodeEngine(Engine):
         cdef int64_t start, arrived = 0
         cdef int status
         cdef bint begins
-        if (not self.memory.mapping.data_reserved
-                and needs_data_regions(self.team, collective, plan.algorithm, call.nbytes)):
+        if (not self.memory.mapping.data_reserved and call.nbytes > 0
+                and not fits_lines(self.team, plan.functions, call.nbytes)):
             with gil:
                 if self.memory.have_data_regions(signature, call.nbytes) == USE_MPI:
                     return USE_MPI
@@ -95,10 +93,7 @@ cdef class NodeEngine(Engine):
         start = started(tally, call.nbytes)
         tally.from_c += self.from_c
         self.team.direct_bytes = 0
-        begin_call(self.team, signature, call.nbytes)
-        if call.nbytes > RELEASE_GIL_ABOVE and call.holds_gil:
-            self.protocol.release_gil()
-        status = run_collective(call, collective)
+        status = self.protocol.run(collective, signature, call.nbytes, call)
         if arrived != 0:
             self.learner.depart(arrived)
         finished(tally, start, self.team.direct_bytes)
@@ -241,17 +236,12 @@ cdef class NodeEngine(Engine):
 
         The memory that it needs is there: that was agreed between the nodes.
         """
-        cdef int status
         self.go_on()
         call.team = self.team
         call.plan = plan
         call.details = details
         self.protocol.enter(True)
-        begin_call(self.team, signature, nbytes)
-        if call.nbytes > RELEASE_GIL_ABOVE:
-            self.protocol.release_gil()
-        status = run_collective(call, collective)
-        return self.protocol.leave(status)
+        return self.protocol.leave(self.protocol.run(collective, signature, nbytes, call))
 
     cdef int exchange_stage(self, uint64_t signature, Messages messages) except -1:
         """The same with messages; returns how many were truncated."""
@@ -275,7 +265,8 @@ cdef class NodeEngine(Engine):
 
     def is_inline(self, collective, int algorithm, size_t nbytes):
         """Whether the data of such a call travel in the flag lines."""
-        return is_inline(self.team, COLLECTIVE_NUMBERS[collective], algorithm, nbytes)
+        return fits_lines(self.team, functions_of(COLLECTIVE_NUMBERS[collective], algorithm),
+                          nbytes)
 
     def stores_in_use(self, int collective, size_t nbytes):
         """(kind of stores, why) for what others read of such a call. By the collective's number."""

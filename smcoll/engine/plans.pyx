@@ -4,6 +4,7 @@ cimport cython
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
+from smcoll.algos cimport functions_of
 from smcoll.base.atomics cimport load_relaxed, load_relaxed_int
 from smcoll.base.signature cimport COLLECTIVES
 from smcoll.coll.pipeline cimport Plan
@@ -40,6 +41,7 @@ cdef class Plans:
     cdef Plan plan(self, int collective, decision):
         cdef Plan plan
         plan.algorithm = decision.number
+        plan.functions = functions_of(collective, plan.algorithm)
         plan.fan_in = &self.tree(decision.fan_in).view
         plan.fan_out = &self.tree(decision.fan_out).view
         plan.arity = decision.arity

@@ -15,7 +15,7 @@ from libc.stdlib cimport free, malloc
 from smcoll.barrier cimport begin_call
 from smcoll.base.kernels cimport OP_MIN, TYPE_INT64, Operation, reduction_kernel_for
 from smcoll.base.signature cimport COLLECTIVE_RESERVE, NO_OPERATION, NO_TYPE, pack_signature
-from smcoll.coll.allreduce cimport allreduce_all_read_inline
+from smcoll.coll.all_read cimport allreduce_all_read_inline
 from smcoll.coll.pipeline cimport Call
 from smcoll.coll.streams cimport Stream, init_streams
 from smcoll.engine.call cimport CallProtocol

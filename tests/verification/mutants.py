@@ -64,17 +64,17 @@ MUTANTS = (
            (Edit("smcoll/base/atomics.h", "__atomic_load_n(word, __ATOMIC_ACQUIRE)",
                  "__atomic_load_n(word, __ATOMIC_RELAXED)"),), ""),
     Mutant("post_before_copy", "POST_BEFORE_COPY",
-           (Edit("smcoll/coll/allreduce.pyx",
+           (Edit("smcoll/coll/all_read.pyx",
                  """    copy_bytes(line.payload, call.send, call.nbytes)
     publish(team, line, team.exchanges)
 """, """    publish(team, line, team.exchanges)
     copy_bytes(line.payload, call.send, call.nbytes)
 """),), SEQUENCES),
     Mutant("one_exchange_slot", "ONE_EXCHANGE_SLOT",
-           (Edit("smcoll/coll/allreduce.pyx", PARITY, "parity = 0"),
+           (Edit("smcoll/coll/all_read.pyx", PARITY, "parity = 0"),
             Edit("smcoll/barrier.pyx", PARITY, "parity = 0")), SEQUENCES),
     Mutant("wait_one_too_low", "WAIT_ONE_TOO_LOW",
-           (Edit("smcoll/coll/allreduce.pyx",
+           (Edit("smcoll/coll/all_read.pyx",
                  "status = wait_line(team, line, team.exchanges, rank)",
                  "status = wait_line(team, line, team.exchanges - 1, rank)"),), SEQUENCES),
     Mutant("no_bank_barrier", "NO_BANK_BARRIER",

@@ -15,12 +15,13 @@ from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from smcoll.algos cimport run_collective
+from smcoll.algos cimport functions_of
 from smcoll.coll.pipeline cimport Call, Plan
 from smcoll.coll.allgather cimport Gathering
 from smcoll.base.atomics cimport cpu_pause
 from smcoll.barrier cimport begin_call
 from smcoll.datatype.convertor cimport Convertor, start_convertor
+from smcoll.engine.call cimport run_collective
 from smcoll.engine.engine cimport signature_of, stream_signature
 from smcoll.engine.node cimport NodeEngine
 from smcoll.base.kernels cimport OP_SUM, TYPE_INT64, Operation, reduction_kernel_for
@@ -183,6 +184,7 @@ cdef class _Rank:
         cdef int root = <int> (next_random(&self.shared) % <uint64_t> self.engine.team.size)
         cdef Plan plan
         plan.algorithm = <int> (next_random(&self.shared) % <uint64_t> self.algorithms[collective])
+        plan.functions = functions_of(collective, plan.algorithm)
         plan.fan_in = self.trees[next_random(&self.shared) % RADICES]
         plan.fan_out = self.trees[next_random(&self.shared) % RADICES]
         plan.section_bytes = self.engine.team.layout.segment_size
