@@ -7,7 +7,8 @@ communicator that does not learn. Then a communicator begins with the slowest of
 default, makes 300 calls, and is measured by turns with the fastest, and with a third one that has
 the fastest, too: the control, since communicators that do the same differ by where their memory
 lies. The last columns are of communicators with the usual defaults, with learning on and off by
-turns: after 300 calls, in the first 30 calls, and with 8 B in steady use. Ratios are medians; 1.00
+turns, and two with learning off: after 300 calls, in the first 30 calls, and with 8 B in steady
+use. Ratios are medians; 1.00
 is the one that is compared with.
 
 ``--late-us 200``: before each of the 300 calls every rank computes for a random time of up to so
@@ -35,6 +36,7 @@ SIZES = (1024, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 CALLS = 300
 SHORT = 30
 BLOCKS = 9
+BLOCK_SECONDS = 2e-3  # the first calls of a block are slower: what they need is in no cache
 ALIKE = 8             # communicators of each kind, where single ones differ too much
 
 
@@ -65,6 +67,12 @@ def seconds_of(world, call, calls: int) -> float:
     from mpi4py import MPI
 
     return world.allreduce((time.perf_counter() - began) / calls, MPI.MAX)
+
+
+def block_length(world, call) -> int:
+    """How many calls make a block; the same on all ranks."""
+    seconds_of(world, call, 3)
+    return max(8, min(4000, int(BLOCK_SECONDS / seconds_of(world, call, 10))))
 
 
 def by_turns(world, calls: dict, length: int, blocks: int = BLOCKS) -> dict:
@@ -99,7 +107,7 @@ def computing(call, late: float, rank: int):
     return later
 
 
-def wrong_default(world, collective: str, nbytes: int, length: int, late: float) -> dict:
+def wrong_default(world, collective: str, nbytes: int, late: float) -> dict:
     """Begin with the slowest variant, make 300 calls, compare with the fastest."""
     import smcoll
     from smcoll.tuning import select
@@ -118,6 +126,7 @@ def wrong_default(world, collective: str, nbytes: int, length: int, late: float)
         candidates = [usual, *to_try(name, variants, in_class, fixed.size, rows,
                                      {"exchange": 2016, "rooted": 224}).values()]
         call = call_of(fixed, collective, nbytes)
+        length = block_length(world, call)
         times = []
         for row in candidates:
             engine.use({name: [row]})
@@ -161,19 +170,22 @@ def wrong_default(world, collective: str, nbytes: int, length: int, late: float)
             "control": found["control"] / found["best"]}
 
 
-def usual_default(world, collective: str, nbytes: int, length: int, late: float) -> float:
-    """Begin with the usual row, make 300 calls: beside a communicator that does not learn."""
+def usual_default(world, collective: str, nbytes: int, late: float) -> tuple[float, float]:
+    """Begin with the usual row, make 300 calls: beside a communicator that does not learn, which
+    is also compared with a second one."""
     import smcoll
 
-    with smcoll.Comm(world, smcoll.Config(learn="on")) as on, \
-            smcoll.Comm(world, smcoll.Config(learn="off")) as off:
-        calls = {"on": call_of(on, collective, nbytes), "off": call_of(off, collective, nbytes)}
-        for call in calls.values():
-            taught = computing(call, late, world.Get_rank()) if late else call
-            for _ in range(CALLS):
-                taught()
-        found = by_turns(world, calls, length)
-    return found["on"] / found["off"]
+    comms = {name: smcoll.Comm(world, smcoll.Config(learn=name.rstrip("2")))
+             for name in ("off", "on", "off2")}
+    calls = {name: call_of(comm, collective, nbytes) for name, comm in comms.items()}
+    for call in calls.values():
+        taught = computing(call, late, world.Get_rank()) if late else call
+        for _ in range(CALLS):
+            taught()
+    found = by_turns(world, calls, block_length(world, calls["off"]))
+    for comm in comms.values():
+        comm.Free()
+    return found["on"] / found["off"], found["off2"] / found["off"]
 
 
 def short_run(world, collective: str, nbytes: int) -> float:
@@ -207,7 +219,7 @@ def steady(world) -> dict[str, float]:
     for collective, method in methods.items():
         calls = {name: method(comm) for name, comm in comms.items()}
         by_turns(world, calls, 5000, 1)
-        times = by_turns(world, calls, 2000)
+        times = by_turns(world, calls, 10_000)
         on, off = (mean(time for (learn, _), time in times.items() if learn == kind)
                    for kind in ("on", "off"))
         found[collective] = on / off
@@ -222,21 +234,21 @@ def ranks_part(options) -> None:
     world, rows = MPI.COMM_WORLD, []
     for collective in options.collectives.split(","):
         for nbytes in SIZES:
-            length = max(3, min(200, (8 << 20) // nbytes))
             before = cores_apart(world)
-            row = wrong_default(world, collective, nbytes, length, options.late_us * 1e-6)
+            row = wrong_default(world, collective, nbytes, options.late_us * 1e-6)
             after = cores_apart(world)
             row["cores"] = before if before == after else "both"
-            row["usual"] = usual_default(world, collective, nbytes, length,
-                                         options.late_us * 1e-6)
+            row["usual"], row["usual_control"] = usual_default(world, collective, nbytes,
+                                                               options.late_us * 1e-6)
             row["short_run"] = short_run(world, collective, nbytes)
             rows.append(row)
             if world.Get_rank() == 0:
                 print(f"{collective:20} {nbytes:8} worst {row['worst']:22} {row['worst_us']:9.1f}"
                       f"  best {row['best']:22} {row['best_us']:9.1f}  learned {row['learned']:22}"
                       f" {row['learned_us']:9.1f}  {row['ratio']:5.2f}  control "
-                      f"{row['control']:5.2f}  usual {row['usual']:5.2f}  30 calls "
-                      f"{row['short_run']:5.2f}  {row['cores']}", flush=True)
+                      f"{row['control']:5.2f}  usual {row['usual']:5.2f} (off / off "
+                      f"{row['usual_control']:4.2f})  30 calls {row['short_run']:5.2f}  "
+                      f"{row['cores']}", flush=True)
     eight = steady(world)
     if world.Get_rank() == 0:
         for cores in sorted({row["cores"] for row in rows}):
@@ -246,6 +258,7 @@ def ranks_part(options) -> None:
             print(f"cores {cores}: of {len(here)} rows {learned} within 10 % of the best, "
                   f"{control} in the control")
         for name, words in (("usual", "usual defaults, on / off after 300 calls"),
+                            ("usual_control", "two communicators that don't learn"),
                             ("short_run", "the same in the first 30 calls")):
             ratios = [row[name] for row in rows]
             print(f"{words}: median {median(ratios):.2f} ({min(ratios):.2f}, {max(ratios):.2f})")

@@ -63,7 +63,7 @@ cdef enum:
     LOOK_AGAIN = 4             # and again after so many times the calls it had
     LOOK_AT_KNOWN = 512        # what an earlier job has found is looked at after so many
     COUNTED = 1000             # calls of a communicator that rank 0 counts one by one; then only
-    LOOKS_APART = 16           # one in so many, on average, unless there is work and
+    LOOKS_APART = 64           # one in so many, on average, unless there is work and
     NEARBY = 64                # one of the last so many calls was synchronising
     PATIENCE = 256             # calls in which those of a trial must come; where none has come,
     MORE_PATIENCE = 4          # so many times as many
@@ -200,7 +200,7 @@ cdef class Learner:
 
     cdef void draw_next(self, uint64_t number) noexcept nogil:
         """Which call is counted next, behind this one."""
-        if number - self.count_at > 64 * LOOKS_APART:
+        if number - self.count_at > 16 * LOOKS_APART:
             self.count_at = number
         while self.count_at <= number:
             self.random = self.random * 6364136223846793005ULL + 1442695040888963407ULL

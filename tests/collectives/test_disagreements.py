@@ -31,7 +31,8 @@ def cases(size, odd_ranks):
 
 @pytest.mark.mpi(2, 3, 4, 5)
 @pytest.mark.parametrize("kind", BCASTS)
-@pytest.mark.parametrize("placement", ["one node", "blocks", "round robin"])
+@pytest.mark.parametrize("placement", [
+    pytest.param("one node", marks=pytest.mark.one_node), "blocks", "round robin"])
 def test_two_roots_of_a_short_bcast_show_where_ranks_meet_next(comm_world, monkeypatch, kind,
                                                               placement):
     """Both sides are named, with the program's own number of the call."""

@@ -9,6 +9,8 @@ from mpi4py import MPI
 import smcoll
 from smcoll.memory import cross_memory
 
+pytestmark = pytest.mark.one_node
+
 LARGE = 20_000    # elements: more than a chunk
 SETTINGS = {"internals": {"kernel_copy_size": 1}, "heap": False, "strict": True}
 

@@ -521,6 +521,7 @@ def test_where_the_memory_lies_is_known_over_several_nodes(comm_world, monkeypat
         assert [rank for members in comm.engine.domains.members for rank in members] == [0, 1, 2, 3]
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(4)
 def test_calls_are_counted_as_the_program_does(comm_world, monkeypatch):
     """Memory is agreed upon by calls of ours, in the midst of one of the program's."""

@@ -241,6 +241,7 @@ def test_stores_are_complete_before_their_flag(stores):
                 assert (data == value).all()
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_explain_says_which_stores_are_in_use_and_why():
     world = MPI.COMM_WORLD
