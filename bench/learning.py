@@ -8,8 +8,7 @@ default, makes 300 calls, and is measured by turns with the fastest, and with a 
 the fastest, too: the control, since communicators that do the same differ by where their memory
 lies. The last columns are of communicators with the usual defaults, with learning on and off by
 turns, and two with learning off: after 300 calls, in the first 30 calls, and with 8 B in steady
-use. Ratios are medians; 1.00
-is the one that is compared with.
+use. Ratios are medians; 1.00 is the one that is compared with.
 
 ``--late-us 200``: before each of the 300 calls every rank computes for a random time of up to so
 long. What is learned should not depend on it: a late rank is not the algorithm's fault. Each row

@@ -1,4 +1,4 @@
-"""The functions of an algorithm, by its number: the front of the algorithms.
+"""The functions of an algorithm, by its number: ``algorithms.TABLE`` in C.
 
 A name runs that algorithm and no other.
 """

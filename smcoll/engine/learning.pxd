@@ -24,7 +24,7 @@ cdef class Learner:
     cdef readonly bint leads
     cdef uint64_t count_at     # number of the user's call that is looked at next
     cdef uint64_t random
-    cdef bint has_work         # a class is being explored, or waits for that: looks at every call
+    cdef bint has_work         # a class is being explored, or waits for that
     cdef bint on_trial
     cdef bint at_event, may_go_on  # what `count` has found
     cdef uint64_t *told

@@ -62,9 +62,9 @@ cdef enum:
     FIRST_LOOK = 32            # calls of a class before it is explored
     LOOK_AGAIN = 4             # and again after so many times the calls it had
     LOOK_AT_KNOWN = 512        # what an earlier job has found is looked at after so many
-    COUNTED = 1000             # calls of a communicator that rank 0 counts one by one; then only
-    LOOKS_APART = 64           # one in so many, on average, unless there is work and
-    NEARBY = 64                # one of the last so many calls was synchronising
+    COUNTED = 1000             # calls that rank 0 counts one by one: a communicator's first ones
+                               # and, while there is work, those behind a synchronising one; else
+    LOOKS_APART = 64           # only one in so many, on average
     PATIENCE = 256             # calls in which those of a trial must come; where none has come,
     MORE_PATIENCE = 4          # so many times as many
 
@@ -180,7 +180,7 @@ cdef class Learner:
         """
         cdef ClassOfCalls *known = &self.classes[collective][size_class(nbytes)]
         cdef uint64_t number = self.team.number
-        if number < COUNTED or (self.has_work and number - self.synchronised < NEARBY):
+        if number < COUNTED or (self.has_work and number - self.synchronised < COUNTED):
             known.calls += 1
             self.count_at = 0
         else:
@@ -200,8 +200,8 @@ cdef class Learner:
 
     cdef void draw_next(self, uint64_t number) noexcept nogil:
         """Which call is counted next, behind this one."""
-        if number - self.count_at > 16 * LOOKS_APART:
-            self.count_at = number
+        if number - self.count_at > COUNTED:
+            self.count_at = number     # it was 0: not step by step up to here
         while self.count_at <= number:
             self.random = self.random * 6364136223846793005ULL + 1442695040888963407ULL
             self.count_at += 1 + (self.random >> 33) % <uint64_t> (2 * LOOKS_APART - 1)

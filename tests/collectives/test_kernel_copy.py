@@ -25,7 +25,7 @@ def comm(comm_world):
 
 def skip_where_refused(comm) -> None:
     if not comm.engine.kernel_copy_sizes:
-        pytest.skip("nobody reads a peer's memory: the kernel refuses, or there are several nodes")
+        pytest.skip("nobody reads a peer's memory: the kernel refuses")
 
 
 def direct_bytes(comm) -> int:
@@ -140,7 +140,6 @@ def test_the_root_returns_only_when_all_have_read(comm):
         assert (recv == number).all()
 
 
-@pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_another_process_under_the_ranks_id_is_not_read(comm_world, monkeypatch):
     """A rank is what has the bytes of the set-up: here rank 1 expects others of it afterwards."""

@@ -282,6 +282,38 @@ def test_what_was_given_up_is_over_and_comes_again(comm_world):
 
 @pytest.mark.one_node
 @pytest.mark.mpi(2)
+def test_a_class_without_alternatives_is_not_explored(comm_world, monkeypatch):
+    restless(monkeypatch)
+    with smcoll.Comm(comm_world, smcoll.Config(learn="on", table="off")) as comm:
+        send, recv = np.ones(1), np.empty(1)
+        for _ in range(500):
+            comm.Allreduce(send, recv)
+    assert Restless.changes == 0
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
+def test_what_no_synchronising_call_let_begin_begins_with_the_first_that_come(comm_world,
+                                                                             monkeypatch):
+    """Rank 0 looks at few of many calls without one, and at all again when there are some."""
+    restless(monkeypatch)
+    with smcoll.Comm(comm_world, smcoll.Config(learn="on", table="off")) as comm:
+        data = np.ones(2048)
+        for _ in range(5000):
+            comm.Bcast(data, 0)
+        assert Restless.changes == 0
+        for _ in range(100):
+            for _ in range(200):
+                comm.Bcast(data, 0)
+                comm.Barrier()
+            explored = comm_world.bcast(("bcast", 14) in comm.engine.lessons)
+            if explored:
+                break
+    assert explored
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
 @pytest.mark.parametrize("settings, why", [
     ({"learn": "off"}, "it was switched off"),
     ({"learn": "use"}, "only what is known is used"),

@@ -521,7 +521,6 @@ def test_where_the_memory_lies_is_known_over_several_nodes(comm_world, monkeypat
         assert [rank for members in comm.engine.domains.members for rank in members] == [0, 1, 2, 3]
 
 
-@pytest.mark.one_node
 @pytest.mark.mpi(4)
 def test_calls_are_counted_as_the_program_does(comm_world, monkeypatch):
     """Memory is agreed upon by calls of ours, in the midst of one of the program's."""
@@ -533,4 +532,5 @@ def test_calls_are_counted_as_the_program_does(comm_world, monkeypatch):
         comm.Allgather(np.ones(1000), np.zeros(1000 * comm.size))
         views = comm.engine.observe()
         comm_world.Barrier()           # all have looked
-        assert [view.call for view in views] == [5, 5]
+        # Of the ranks on its node: two, or one where --nodes has parted them already.
+        assert {view.call for view in views} == {5}
