@@ -62,9 +62,11 @@ cdef enum:
     FIRST_LOOK = 32            # calls of a class before it is explored
     LOOK_AGAIN = 4             # and again after so many times the calls it had
     LOOK_AT_KNOWN = 512        # what an earlier job has found is looked at after so many
-    COUNTED = 1000             # calls that rank 0 counts one by one: a communicator's first ones
-                               # and, while there is work, those behind a synchronising one; else
-    LOOKS_APART = 64           # only one in so many, on average
+    # Calls that rank 0 counts one by one: a communicator's first ones and, while there is work,
+    # those behind a synchronising one. Of all others one in so many, on average, so that looking
+    # does not weigh on a short call. A guess, from no measurement that tells 16 from 64.
+    COUNTED = 1000
+    LOOKS_APART = 64
     PATIENCE = 256             # calls in which those of a trial must come; where none has come,
     MORE_PATIENCE = 4          # so many times as many
 
