@@ -136,7 +136,7 @@ cdef struct Team:
     bint wakes_for_banks       # who releases a bank wakes who sleeps until it is released
     Sleeping may_sleep         # in this wait
     int64_t sleep_after        # a wait that is longer (ns) sleeps between its polls
-    uint32_t calls_since_attended
+    uint32_t calls_unlooked    # begun since the clock was looked at: whether to attend
 
 
 # The i-th rank after ours: so that not all ranks read the same line first.
