@@ -1,4 +1,4 @@
-from smcoll.buffers.buffers cimport Specification
+from smcoll.buffers.buffers cimport Message, Specification
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.streams cimport Transfer
 from smcoll.datatype.convertor cimport Convertor, Runs
@@ -46,6 +46,7 @@ ctypedef Blocks (*blocks_parser)(object, bint, int)
 cdef Blocks new_blocks(int ranks, bint vector)
 cdef int check_message(Specification spec) except -1
 cdef int read_integers(object sequence, int ranks, Py_ssize_t *integers) except -1
+cdef bint plain_blocks(object spec, bint writable, int ranks, Message *block) noexcept
 cdef Blocks parse_blocks(object spec, bint writable, int ranks)
 cdef Blocks parse_vector(object spec, bint writable, int ranks)
 cdef Blocks parse_vector_w(object spec, bint writable, int ranks)

@@ -14,8 +14,8 @@ from libc.stdlib cimport calloc, free
 
 from smcoll.base.kernels cimport element_size
 from smcoll.buffers.buffers cimport (
-    Message, Specification, TypeLayout, code_of_type, entries, layout_of_type, locate, parse,
-    parse_moved, plain_array, split,
+    IN_PLACE_ADDRESS, Message, Specification, TypeLayout, code_of_type, entries, in_place,
+    layout_of_type, locate, parse, parse_moved, plain_array, split,
 )
 from smcoll.datatype.convertor cimport start_convertor
 from smcoll.datatype.datatypes cimport Typemap, typemap_of
@@ -23,10 +23,7 @@ from smcoll.datatype.datatypes cimport Typemap, typemap_of
 cdef extern from "Python.h":
     object PyNumber_Index(object)
 
-cdef object IN_PLACE = MPI.IN_PLACE
 cdef int PROC_NULL = MPI.PROC_NULL
-# ``[IN_PLACE, count, type]`` comes to this address: in place too, since only the address counts.
-cdef char *IN_PLACE_ADDRESS = <char *> <Py_ssize_t> int(MPI.IN_PLACE)
 
 
 @cython.freelist(8)
@@ -90,6 +87,15 @@ cdef Blocks new_blocks(int ranks, bint vector):
     return result
 
 
+cdef bint plain_blocks(object spec, bint writable, int ranks, Message *block) noexcept:
+    """Whether a buffer is a plain array of equal blocks; ``block`` is the first of them."""
+    if not plain_array(spec, writable, block) or block.count % <size_t> ranks != 0:
+        return False
+    block.count //= <size_t> ranks
+    block.nbytes //= <size_t> ranks
+    return True
+
+
 cdef Blocks parse_blocks(object spec, bint writable, int ranks):
     """Equal blocks, one behind the other."""
     cdef Blocks result = new_blocks(ranks, False)
@@ -98,12 +104,11 @@ cdef Blocks parse_blocks(object spec, bint writable, int ranks):
     cdef Py_ssize_t distance
     cdef size_t nbytes
     cdef int i
-    if plain_array(spec, writable, &plain) and plain.count % <size_t> ranks == 0:
+    if plain_blocks(spec, writable, ranks, &plain):
         result.contiguous = True
         result.owner = spec
         result.base = plain.address
-        nbytes = plain.nbytes // <size_t> ranks
-        distance = nbytes
+        distance = nbytes = plain.nbytes
     else:
         first = parse(spec, writable, ranks)
         result.owner = first
@@ -289,10 +294,6 @@ cdef int refuse_in_place() except -1:
 
 
 # ---------------------------------------------------------------------- per collective
-
-cdef inline bint in_place(argument):
-    return argument is None or argument is IN_PLACE
-
 
 cdef Specification message_or_in_place(argument, bint writable):
     """None: in place."""

@@ -34,6 +34,9 @@ cdef class Specification:
     cdef void place(self, Convertor *convertor)
 
 
+cdef char *IN_PLACE_ADDRESS
+
+cdef bint in_place(argument) noexcept
 cdef bint plain_array(object spec, bint writable, Message *message) noexcept
 cdef tuple split(object spec, bint vector)
 cdef Specification locate(object buffer, object kind, bint writable)

@@ -29,6 +29,9 @@ from mpi4py import MPI
 
 cnp.import_array()
 
+cdef object IN_PLACE = MPI.IN_PLACE
+# ``[IN_PLACE, count, type]`` comes to this address: in place too, since only the address counts.
+cdef char *IN_PLACE_ADDRESS = <char *> <Py_ssize_t> int(MPI.IN_PLACE)
 cdef int _code_of_numpy_type[64]
 
 
@@ -126,6 +129,11 @@ cdef bint plain_array(object spec, bint writable, Message *message) noexcept:
     message.element_type = code
     message.numpy_type = number
     return True
+
+
+cdef bint in_place(argument) noexcept:
+    """Whether a rank's own data are where the result goes."""
+    return argument is None or argument is IN_PLACE
 
 
 cdef class _Memory:

@@ -50,6 +50,12 @@ cdef class Messages:
         start_convertor(&message.convertor, address, runs, room)
         return message
 
+    cdef void keep(self, char *address, size_t nbytes, char *place, size_t room):
+        """This rank's message to itself, between contiguous places."""
+        self.keeps_own = True
+        start_convertor(&self.own, address, NULL, nbytes)
+        start_convertor(&self.own_place, place, NULL, room)
+
     cdef Transfer *receive_any_length(self, int peer):
         """One more message from a rank, whose length only its sender knows."""
         cdef Transfer *message = self.receive(peer, NULL, 0, NULL)

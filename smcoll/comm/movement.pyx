@@ -1,5 +1,8 @@
 """Bcast, Gather(v), Scatter(v), Allgather(v) and Alltoall(v, w) of a communicator.
 
+A method first tries the common case, contiguous numpy arrays of a plain type, with as few Python
+objects as it can. Everything else is parsed in full.
+
 Where a datatype has holes, its bytes are gathered and laid out a chunk at a time on their way
 through shared memory: the layout is a local property and may not select another path.
 """
@@ -17,9 +20,9 @@ from smcoll.base.signature cimport (
 )
 from smcoll.buffers.blocks cimport (
     Blocks, Sides, allgather_sides, alltoall_sides, blocks_parser, check_message, parse_blocks,
-    parse_vector, parse_vector_w, rooted_sides,
+    parse_vector, parse_vector_w, plain_blocks, rooted_sides,
 )
-from smcoll.buffers.buffers cimport Message, Specification, parse, plain_array
+from smcoll.buffers.buffers cimport Message, Specification, in_place, parse, plain_array
 from smcoll.buffers.messages cimport Gathered, Messages
 from smcoll.coll.streams cimport Transfer
 from smcoll.comm.state cimport check_root, engine_of, count_fallback
@@ -34,6 +37,9 @@ from smcoll.algorithms import ALGORITHMS
 from smcoll.errors import Error
 
 cdef int SCATTER_TWO_STAGE = ALGORITHMS["scatter"].index("two_stage")
+
+cdef enum:
+    NOT_PLAIN = 16             # beside the engine's answers
 
 
 class Movement:
@@ -165,17 +171,64 @@ cdef rooted(comm, int collective, blocks_parser parse_side, sendbuf, recvbuf, in
     cdef bint scatters = collective == COLLECTIVE_SCATTER
     cdef str name = "scatter" if scatters else "gather"
     cdef Sides sides
+    cdef int path = NOT_PLAIN
     if engine is None:
         count_fallback(comm, name)
         return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf, root)
-    sides = rooted_sides(parse_side, sendbuf if scatters else recvbuf,
-                         recvbuf if scatters else sendbuf, scatters, root, engine.rank,
-                         engine.size)
-    check_root(engine, root)
-    sides.lay_out()
-    if move_rooted(engine, collective, sides, root) == USE_MPI:
+    blocks, message = (sendbuf, recvbuf) if scatters else (recvbuf, sendbuf)
+    if parse_side == parse_blocks:
+        path = move_plain_rooted(engine, collective, blocks, message, root)
+    if path == NOT_PLAIN:
+        sides = rooted_sides(parse_side, blocks, message, scatters, root, engine.rank, engine.size)
+        check_root(engine, root)
+        sides.lay_out()
+        path = move_rooted(engine, collective, sides, root)
+    if path == USE_MPI:
         engine.through_mpi(name, partial(nonblocking(method), comm, sendbuf, recvbuf, root),
                            root=root)
+
+
+cdef int move_plain_rooted(Engine engine, int collective, blocks, message, int root) except -1:
+    """As ``move_rooted``, between plain arrays; NOT_PLAIN where a side is something else."""
+    cdef bint scatters = collective == COLLECTIVE_SCATTER, at_root = engine.rank == root
+    cdef bint keeps_own = at_root and not in_place(message)
+    cdef Message block, one
+    cdef Messages messages
+    cdef int rank
+    if (scatters and is_in_two_stages(engine) or not 0 <= root < engine.size
+            or at_root and not plain_blocks(blocks, not scatters, engine.size, &block)
+            or (keeps_own or not at_root) and not plain_array(message, scatters, &one)):
+        return NOT_PLAIN
+    if engine.have_streams(stream_signature(collective, root)) == USE_MPI:
+        return USE_MPI
+    messages = Messages(engine.size)
+    if not at_root:
+        add_message(messages, scatters, root, &one)
+        check_truncated(engine.exchange(collective, root, messages, one.nbytes))
+        return CARRIED_OUT
+    for rank in range(engine.size):
+        if rank != root:
+            add_message(messages, not scatters, rank, &block)
+        elif keeps_own and scatters:
+            messages.keep(block.address, block.nbytes, one.address, one.nbytes)
+        elif keeps_own:
+            messages.keep(one.address, one.nbytes, block.address, block.nbytes)
+        block.address += block.nbytes
+    check_truncated(engine.exchange(collective, root, messages,
+                                    block.nbytes * <size_t> engine.size))
+    return CARRIED_OUT
+
+
+cdef void add_message(Messages messages, bint receives, int peer, const Message *message):
+    if receives:
+        messages.receive(peer, message.address, message.nbytes, NULL)
+    else:
+        messages.send(peer, message.address, message.nbytes, NULL)
+
+
+# What is sent only the root knows: the choice may not depend on it.
+cdef bint is_in_two_stages(Engine engine):
+    return engine.plans.choose(COLLECTIVE_SCATTER, 0).algorithm == SCATTER_TWO_STAGE
 
 
 cdef int move_rooted(Engine engine, int collective, Sides sides, int root) except -1:
@@ -186,9 +239,7 @@ cdef int move_rooted(Engine engine, int collective, Sides sides, int root) excep
     cdef int rank, mine = engine.rank
     if engine.have_streams(stream_signature(collective, root)) == USE_MPI:
         return USE_MPI
-    # What is sent only the root knows: the choice may not depend on it.
-    if scatters and (
-            engine.plans.choose(COLLECTIVE_SCATTER, 0).algorithm == SCATTER_TWO_STAGE):
+    if scatters and is_in_two_stages(engine):
         scatter_in_two_stages(engine, sides, messages, root)
         return CARRIED_OUT
     if mine == root:
@@ -329,15 +380,51 @@ cdef bytes pack_blocks(Blocks blocks, Holders members):
 cdef alltoall(comm, blocks_parser parse_side, sendbuf, recvbuf, str method):
     cdef Engine engine = engine_of(comm)
     cdef Sides sides
+    cdef int path = NOT_PLAIN
     if engine is None:
         count_fallback(comm, "alltoall")
         return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf)
-    sides = alltoall_sides(parse_side, sendbuf, recvbuf, engine.size)
-    sides.lay_out()
-    if not sides.in_place:
-        check_aliases(sides.sent, sides.blocks)
-    if move_to_all(engine, sides) == USE_MPI:
+    if parse_side == parse_blocks:
+        path = move_plain_to_all(engine, sendbuf, recvbuf)
+    if path == NOT_PLAIN:
+        sides = alltoall_sides(parse_side, sendbuf, recvbuf, engine.size)
+        sides.lay_out()
+        if not sides.in_place:
+            check_aliases(sides.sent, sides.blocks)
+        path = move_to_all(engine, sides)
+    if path == USE_MPI:
         engine.through_mpi("alltoall", partial(nonblocking(method), comm, sendbuf, recvbuf))
+
+
+cdef int move_plain_to_all(Engine engine, sendbuf, recvbuf) except -1:
+    """As ``move_to_all``, from one plain array to another; NOT_PLAIN where a side is something
+    else."""
+    cdef Message send, recv, at
+    cdef Messages messages
+    cdef int i, mine = engine.rank, size = engine.size
+    if (not plain_blocks(recvbuf, True, size, &recv) or not plain_blocks(sendbuf, False, size, &send)
+            or send.address == recv.address):
+        return NOT_PLAIN
+    if engine.have_streams(stream_signature(COLLECTIVE_ALLTOALL, 0)) == USE_MPI:
+        return USE_MPI
+    messages = Messages(size)
+    for i in range(1, size):
+        # The next rank first: so that not all ranks write to the same one first.
+        at = block_at(&send, (mine + i) % size)
+        add_message(messages, False, (mine + i) % size, &at)
+        at = block_at(&recv, (mine + size - i) % size)
+        add_message(messages, True, (mine + size - i) % size, &at)
+    messages.keep(block_at(&send, mine).address, send.nbytes,
+                  block_at(&recv, mine).address, recv.nbytes)
+    check_truncated(engine.exchange(COLLECTIVE_ALLTOALL, 0, messages,
+                                    (send.nbytes + recv.nbytes) * <size_t> size))
+    return CARRIED_OUT
+
+
+cdef inline Message block_at(const Message *first, int rank) noexcept:
+    cdef Message block = first[0]
+    block.address += first.nbytes * <size_t> rank
+    return block
 
 
 cdef int move_to_all(Engine engine, Sides sides) except -1:
@@ -366,18 +453,44 @@ cdef int move_to_all(Engine engine, Sides sides) except -1:
 cdef allgather(comm, blocks_parser parse_side, sendbuf, recvbuf, str method):
     cdef Engine engine = engine_of(comm)
     cdef Sides sides
-    cdef Blocks recv
     cdef Gathered gathered
-    cdef int rank, mine, size
     if engine is None:
         count_fallback(comm, "allgather")
         return getattr(MPI.Comm, method)(comm, sendbuf, recvbuf)
-    mine, size = engine.rank, engine.size
-    sides = allgather_sides(parse_side, sendbuf, recvbuf, mine, size)
-    sides.lay_out()
-    recv = sides.blocks
-    gathered = Gathered(size)
-    for rank in range(size):
+    gathered = Gathered(engine.size)
+    if parse_side != parse_blocks or not gather_plain(gathered, engine, sendbuf, recvbuf):
+        sides = allgather_sides(parse_side, sendbuf, recvbuf, engine.rank, engine.size)
+        sides.lay_out()
+        gather_sides(gathered, engine, sides)
+    if engine.allgather_(
+            &gathered.all, COLLECTIVE_ALLGATHER,
+            engine.plans.choose(COLLECTIVE_ALLGATHER, gathered.all.longest), True) == USE_MPI:
+        return engine.through_mpi("allgather", partial(nonblocking(method), comm, sendbuf, recvbuf),
+                                  nbytes=gathered.all.longest)
+    check_truncated(gathered.all.truncated)
+
+
+cdef bint gather_plain(Gathered gathered, Engine engine, sendbuf, recvbuf):
+    """What plain arrays say; False where a side is something else."""
+    cdef Message send, recv
+    cdef bint is_in_place = in_place(sendbuf)
+    cdef int rank
+    if (not plain_blocks(recvbuf, True, engine.size, &recv)
+            or not is_in_place and not plain_array(sendbuf, False, &send)):
+        return False
+    for rank in range(engine.size):
+        gathered.room(rank, block_at(&recv, rank).address, recv.nbytes, NULL)
+    if is_in_place:
+        send = block_at(&recv, engine.rank)
+    gathered.contribute(send.address, send.nbytes, NULL)
+    gathered.all.in_place = is_in_place
+    return True
+
+
+cdef gather_sides(Gathered gathered, Engine engine, Sides sides):
+    cdef Blocks recv = sides.blocks
+    cdef int rank, mine = engine.rank
+    for rank in range(engine.size):
         gathered.room(rank, recv.block[rank].address, recv.block[rank].nbytes, recv.runs(rank))
     if sides.in_place:
         gathered.contribute(recv.block[mine].address, recv.block[mine].nbytes, recv.runs(mine))
@@ -385,12 +498,6 @@ cdef allgather(comm, blocks_parser parse_side, sendbuf, recvbuf, str method):
         gathered.contribute(sides.message.message.address, sides.message.message.nbytes,
                             sides.message.runs())
         gathered.all.in_place = False
-    if engine.allgather_(
-            &gathered.all, COLLECTIVE_ALLGATHER,
-            engine.plans.choose(COLLECTIVE_ALLGATHER, gathered.all.longest), True) == USE_MPI:
-        return engine.through_mpi("allgather", partial(nonblocking(method), comm, sendbuf, recvbuf),
-                                  nbytes=gathered.all.longest)
-    check_truncated(gathered.all.truncated)
 
 
 cdef list gather_counts(comm, Engine engine, int64_t mine):

@@ -21,7 +21,9 @@ from smcoll.base.signature cimport (
     COLLECTIVE_SCAN,
 )
 from smcoll.buffers.blocks cimport check_message, read_integers
-from smcoll.buffers.buffers cimport Message, Specification, parse, plain_array
+from smcoll.buffers.buffers cimport (
+    IN_PLACE_ADDRESS, Message, Specification, in_place, parse, plain_array,
+)
 from smcoll.coll.pipeline cimport Call, Plan
 from smcoll.coll.reduce_scatter cimport Partition
 from smcoll.comm.movement cimport gather_counts
@@ -31,9 +33,6 @@ from smcoll.datatype.datatypes cimport Typemap, typemap_of
 from smcoll.datatype.operations cimport NO_OP, LocalReduction, code_of_op, mpi_takes
 from smcoll.engine.engine cimport Engine, signature_of
 from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI
-
-cdef object IN_PLACE = MPI.IN_PLACE
-cdef char *IN_PLACE_ADDRESS = <char *> <Py_ssize_t> int(MPI.IN_PLACE)
 
 cdef enum:
     NUMPY_TYPES = 64
@@ -45,10 +44,6 @@ cdef bint _known_pair[OPS][NUMPY_TYPES]
 _NAMES = {COLLECTIVE_ALLREDUCE: "allreduce", COLLECTIVE_REDUCE: "reduce",
           COLLECTIVE_REDUCE_SCATTER: "reduce_scatter", COLLECTIVE_SCAN: "scan",
           COLLECTIVE_EXSCAN: "exscan"}
-
-
-cdef inline bint in_place(sendbuf):
-    return sendbuf is None or sendbuf is IN_PLACE
 
 
 cdef inline bint known(int op_code, Message *message) noexcept:
