@@ -3,7 +3,7 @@ from libc.stdint cimport uint64_t
 from smcoll.base.atomics cimport fence_acquire, load_acquire, load_relaxed, store_release
 from smcoll.segment cimport Layout, Line, Published, bank_field, published
 from smcoll.sync.team cimport AGAIN, DONE, FAILED_MISMATCH, BankCursor, Team
-from smcoll.sync.waiting cimport reached, wait_flag, wake_sleepers
+from smcoll.sync.waiting cimport reached, wait_flag
 
 cdef int init_team(Team *team, uint64_t start) noexcept nogil
 cdef void begin_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil
@@ -108,10 +108,8 @@ cdef inline uint64_t take_inline_slot(Team *team, BankCursor *slot) noexcept nog
 
 
 cdef inline void release_bank(Team *team, const BankCursor *cursor) noexcept nogil:
-    cdef uint64_t *field = bank_field(&team.layout, team.base, team.rank, cursor.kind, cursor.bank)
-    store_release(field, cursor.pass_ + 1)
-    if team.wakes_for_banks:
-        wake_sleepers(team, field)
+    store_release(bank_field(&team.layout, team.base, team.rank, cursor.kind, cursor.bank),
+                  cursor.pass_ + 1)
 
 
 # This rank is through with the slot under `cursor` (has read all that it will read there). Behind

@@ -60,12 +60,6 @@ static inline void store_relaxed_int(int *word, int value)
     __atomic_store_n(word, value, __ATOMIC_RELAXED);
 }
 
-/* The half of a word that changes with every small step: futexes have 32 bits. */
-static inline const uint32_t *low_half(const uint64_t *word)
-{
-    return (const uint32_t *)word + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
-}
-
 /* Sleep until `wake`, at most so many nanoseconds; not at all where the word is not `seen`. True
    where `wake` ended it. */
 static inline int sleep_for(const int *word, int seen, int64_t ns)
@@ -77,17 +71,6 @@ static inline int sleep_for(const int *word, int seen, int64_t ns)
 static inline void wake(const int *word)
 {
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
-
-/* The same on a flag. */
-static inline void sleep_on(const uint64_t *word, uint64_t seen, int64_t ns)
-{
-    sleep_for((const int *)low_half(word), (int)(uint32_t)seen, ns);
-}
-
-static inline void wake_all(const uint64_t *word)
-{
-    wake((const int *)low_half(word));
 }
 
 /* 0 -> 1 by one thread only; the loser sees 0 returned. */

@@ -11,8 +11,6 @@ cdef extern from "atomics.h" nogil:
     void fence_full() noexcept
     int load_relaxed_int(const int *word) noexcept
     void store_relaxed_int(int *word, int value) noexcept
-    void sleep_on(const uint64_t *word, uint64_t seen, int64_t ns) noexcept
-    void wake_all(const uint64_t *word) noexcept
     bint sleep_for(const int *word, int seen, int64_t ns) noexcept
     void wake(const int *word) noexcept
     int try_lock(int *word) noexcept

@@ -30,9 +30,8 @@ from smcoll.coll.pipeline cimport (
 )
 from smcoll.segment cimport Line, rooted_line, segment_line
 from smcoll.sync.domains cimport Neighbours, n_ary_tree, one_stage_tree, two_stage_tree
-from smcoll.sync.team cimport DONE, NO_SLEEP, SLEEP_AT_ONCE, BankCursor, Team
+from smcoll.sync.team cimport DONE, BankCursor, Team
 from smcoll.sync.trees cimport TreeView, to_real, to_virtual
-from smcoll.sync.waiting cimport wake_sleepers
 
 
 # ---------------------------------------------------------------------- this rank's place in a tree
@@ -156,9 +155,7 @@ cdef int broadcast_inline(Call *call) noexcept nogil:
     cdef int status
     if call.down.parent >= 0:
         line = rooted_line(&team.layout, team.base, call.down.parent, slot.bank, slot.slot)
-        team.may_sleep = team.sleeping
         status = wait_line(team, line, value, call.down.parent)
-        team.may_sleep = NO_SLEEP
         if status != DONE:
             return status
         copy_bytes(call.recv, line.payload, call.nbytes)
@@ -170,8 +167,6 @@ cdef int broadcast_inline(Call *call) noexcept nogil:
         # it.
         copy_bytes(own.payload, call.recv, call.nbytes)
         publish(team, own, value)
-        if team.sleeping != NO_SLEEP:
-            wake_sleepers(team, &own.flag)
     release_slot(team, &slot)
     return DONE
 
@@ -255,11 +250,7 @@ cdef int reduce_inline(Call *call) noexcept nogil:
     cdef int i, status, filled = 0
     if call.up.parent >= 0:
         out = own.payload
-        # Who is a whole ring ahead of a leader that waits for the network leaves it the CPU.
-        if team.wakes_for_banks:
-            team.may_sleep = SLEEP_AT_ONCE
         status = acquire_slot_waiting(team, &slot)
-        team.may_sleep = NO_SLEEP
         if status != DONE:
             return status
     call.sources[0] = call.send

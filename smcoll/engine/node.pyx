@@ -228,7 +228,6 @@ cdef class NodeEngine(Engine):
     def join_nodes(self, AcrossNodes across):
         """From now on these are one node's ranks of a communicator over several."""
         self.failures.across = across
-        self.team.wakes_for_banks = self.team.oversubscribed
 
     cdef int carry_out_stage(self, int collective, uint64_t signature, uint64_t nbytes,
                              Call *call, const Plan *plan, void *details) except -1:

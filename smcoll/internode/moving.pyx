@@ -10,7 +10,6 @@ from smcoll.coll.streams cimport Transfer
 from smcoll.datatype.convertor cimport Convertor, pack_next, start_convertor, unpack_next
 from smcoll.internode.network cimport Network, Parcel
 from smcoll.internode.span cimport Span
-from smcoll.sync.team cimport SLEEP_AFTER_YIELD
 
 cdef enum:
     AHEAD = 8                  # sections whose messages are posted ahead of the one in work
@@ -52,8 +51,7 @@ cdef int bcast(Span span, char *buffer, size_t nbytes, int root) except -1:
             network.complete([sent.pop(0) for _ in children])
         for child in children:
             sent.append(network.send(span.leader(child, root), buffer + begin, length))
-        # Roots run ahead, so that the next message is often here already.
-        span.bcast(buffer + begin, length, local_leader, SLEEP_AFTER_YIELD)
+        span.bcast(buffer + begin, length, local_leader)
     network.complete(sent)
     return 0
 

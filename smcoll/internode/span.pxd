@@ -8,7 +8,6 @@ from smcoll.coll.reduce_scatter cimport Partition
 from smcoll.engine.failure cimport AcrossNodes
 from smcoll.engine.node cimport NodeEngine
 from smcoll.internode.network cimport Network, Parcel
-from smcoll.sync.team cimport Sleeping
 
 
 # A reduction of the caller's, on whole vectors or a part of them.
@@ -50,8 +49,7 @@ cdef class Span:
     cdef tuple tree(self, int root_node, bint chain, bint ordered)
     cdef size_t section(self, size_t unit)
     cdef uint64_t next_stage(self)
-    cdef int bcast(self, char *buffer, size_t nbytes, int local_root,
-                   Sleeping sleeping=*) except -1
+    cdef int bcast(self, char *buffer, size_t nbytes, int local_root) except -1
     cdef int reduce(self, const Reduction *reduction, const char *send, char *recv,
                     size_t elements, int local_root) except -1
     cdef int reduce_scatter(self, const Reduction *reduction, const char *send, char *recv,

@@ -20,7 +20,6 @@ from smcoll.coll.pipeline cimport Call, Plan
 from smcoll.engine.failure cimport AcrossNodes
 from smcoll.engine.node cimport NodeEngine
 from smcoll.internode.network cimport Network
-from smcoll.sync.team cimport NO_SLEEP, SLEEP_AT_ONCE, Team
 
 
 cdef enum:
@@ -137,28 +136,16 @@ cdef class Span:
         self.across.patience = 1 if self.stage == 1 else 1.5
         return with_stage(self.signature, self.stage)
 
-    cdef int bcast(self, char *buffer, size_t nbytes, int local_root,
-                   Sleeping sleeping=SLEEP_AT_ONCE) except -1:
-        """From one of this node's ranks, which may first have to hear from another node.
-
-        Where ranks outnumber CPUs, who waits for a short one sleeps until it is woken, as
-        ``sleeping`` says: the network needs the CPU.
-        """
+    cdef int bcast(self, char *buffer, size_t nbytes, int local_root) except -1:
+        """From one of this node's ranks, which may first have to hear from another node."""
         cdef Call call
-        cdef Team *team = self.node.team
         cdef const Plan *plan = &self.fan_out
         if nbytes > INTERNAL and (nbytes > self.in_lines or self.bcast_is_named):
             plan = self.node.plans.choose(COLLECTIVE_BCAST, nbytes)
         self.node.fill_call(&call, buffer, buffer, nbytes, 1, NULL, local_root)
         cdef uint64_t stage = self.next_stage()
         self.across.patience = 1.5
-        if team.oversubscribed and plan == &self.fan_out:
-            team.sleeping = sleeping
-        try:
-            return self.node.carry_out_stage(COLLECTIVE_BCAST, stage, self.total, &call, plan,
-                                             NULL)
-        finally:
-            team.sleeping = NO_SLEEP
+        return self.node.carry_out_stage(COLLECTIVE_BCAST, stage, self.total, &call, plan, NULL)
 
     cdef int reduce(self, const Reduction *reduction, const char *send, char *recv,
                     size_t elements, int local_root) except -1:

@@ -39,17 +39,10 @@ cdef struct BankCursor:
     int in_use                 # slots of a bank before the next bank is taken; see use_segments
     uint64_t pass_
 
-# How a rank leaves the CPU in a wait that the awaited rank ends by waking it.
-cdef enum Sleeping:
-    NO_SLEEP = 0
-    SLEEP_AFTER_YIELD = 1      # the awaited rank may be about to post: one turn for others first
-    SLEEP_AT_ONCE = 2          # it waits for the network itself
-
 # What a rank's word says of it (segment.pxd: asleep_of).
 cdef enum:
     AWAKE = 0
-    ASLEEP_ON_FLAG = 1         # until the awaited flag is posted
-    ASLEEP = 2                 # on that very word: until any other rank begins a call
+    ASLEEP = 1                 # on that very word, until any other rank begins a call
 
 # What one rank knows of one (collective, size class). Costs are in ns for 64 KiB; 0: not known.
 cdef struct StoreClass:
@@ -132,9 +125,6 @@ cdef struct Team:
     int64_t attend_every
     int64_t began              # the last call (monotonic ns), of more than a few ranks
     uint64_t woken             # how often another rank, by beginning a call, cut a pause short
-    Sleeping sleeping          # in this call, for an inline line; who posts it wakes who sleeps
-    bint wakes_for_banks       # who releases a bank wakes who sleeps until it is released
-    Sleeping may_sleep         # in this wait
     int64_t sleep_after        # a wait that is longer (ns) sleeps between its polls
     uint32_t calls_unlooked    # begun since the clock was looked at: whether to attend
 

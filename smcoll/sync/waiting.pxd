@@ -29,7 +29,6 @@ cdef class Attendant:
 cdef int wait_until(Team *team, condition holds, void *context) noexcept nogil
 cdef int wait_flag(Team *team, const uint64_t *flag, uint64_t value, int rank) noexcept nogil
 cdef int wait_awaited(Team *team) noexcept nogil
-cdef void wake_sleepers(Team *team, const uint64_t *flag) noexcept nogil
 cdef int attend(Team *team, int64_t waited) noexcept with gil
 cdef int attend_between_calls(Team *team) noexcept nogil
 cdef void init_waiting(Team *team) noexcept nogil

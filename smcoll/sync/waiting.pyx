@@ -8,9 +8,8 @@ word                      stored by                           loaded by
 ``Status.awaited``        owner, release, after the time,     reports, acquire, then the time
                           once a wait is long
 ``Status.cpu``            owner, relaxed                      who waits for it, relaxed: a hint
-``asleep_of``             owner, before a full fence and its  who posts a flag that others sleep
-                          last look at what it waits for      on, after it and a full fence; all
-                                                              who begin a call, relaxed: a hint
+``asleep_of``             owner, before a full fence and its  who begins a call, relaxed: a hint
+                          last look at what it waits for
 ========================  ==================================  =================================
 """
 
@@ -19,13 +18,10 @@ from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.base.atomics cimport (
     cpu_pause, fence_full, load_acquire, load_relaxed, load_relaxed_int, monotonic_ns, sleep_for,
-    sleep_on, store_relaxed, store_relaxed_int, store_release, thread_cpu_ns, wake_all,
+    store_relaxed, store_relaxed_int, store_release, thread_cpu_ns,
 )
 from smcoll.segment cimport AWAITS_MPI, Status, asleep_of, status_of
-from smcoll.sync.team cimport (
-    ASLEEP, ASLEEP_ON_FLAG, AWAKE, DONE, FAILED_EXCEPTION, NO_SLEEP, PyThreadState,
-    SLEEP_AT_ONCE, Team,
-)
+from smcoll.sync.team cimport ASLEEP, AWAKE, DONE, FAILED_EXCEPTION, PyThreadState, Team
 
 
 cdef extern from "Python.h":
@@ -247,26 +243,19 @@ cdef int wait_attending(Team *team, condition holds, void *context) noexcept nog
     cdef int status, blamed
     cdef SleepEnd outcome
     cdef Seen seen
-    cdef bint sleeps = team.may_sleep == SLEEP_AT_ONCE
     seen.rank = -1
     seen.call = 0
     seen.is_in_this_call = False
     if team.holds_gil and team.thread_state == NULL:
         team.thread_state = PyEval_SaveThread()
     while True:
-        if sleeps and team.attend_every > 0:
-            sleep_until_woken(team)
-        else:
-            sched_yield()
-        sleeps = team.may_sleep != NO_SLEEP
+        sched_yield()
         if holds(context):
             return DONE
         now = monotonic_ns()
         interval = team.attend_every
         if interval > 0 and now - started < ATTEND_EVERY:
             interval = ATTEND_IN_SHORT_WAITS
-        if sleeps and interval > 0:
-            interval = ATTEND_EVERY_AT_MOST
         if now - team.attended >= interval:
             status = attend(team, now - started)
             if status != DONE:
@@ -280,7 +269,7 @@ cdef int wait_attending(Team *team, condition holds, void *context) noexcept nog
             # MPI is at work, and not for the last time.
             since = now
             busy = min(team.sleep_after, SLEEP_AGAIN_AFTER)
-        elif team.attend_every > 0 and now - since > busy and not sleeps:
+        elif team.attend_every > 0 and now - since > busy:
             pause = max((now - since) // 8, SLEEP_AT_LEAST)
             if team.awaited_rank < 0:
                 # What MPI brings wakes nobody.
@@ -328,33 +317,6 @@ cdef bint has_moved(Team *team, Seen *seen) noexcept nogil:
     seen.call = call
     seen.is_in_this_call = <int64_t> (call - team.call) >= 0
     return moved
-
-
-cdef void sleep_until_woken(Team *team) noexcept nogil:
-    """Leave the CPU until the awaited flag is posted, or it is time to attend.
-
-    Our word and then the flag here, the flag and then our word in ``wake_sleepers``, with a full
-    fence between: either we see the flag, or its poster sees that we sleep. A wake-up between the
-    last look and the sleep is not lost either, since the kernel compares the flag once more.
-    """
-    cdef uint64_t seen
-    cdef int *word = asleep_of(&team.layout, team.base, team.rank)
-    store_relaxed_int(word, ASLEEP_ON_FLAG)
-    fence_full()
-    seen = load_acquire(team.awaited)
-    if not reached(team.awaited, team.awaited_value):
-        sleep_on(team.awaited, seen, ATTEND_EVERY_AT_MOST)
-    store_relaxed_int(word, AWAKE)
-
-
-cdef void wake_sleepers(Team *team, const uint64_t *flag) noexcept nogil:
-    """After ``flag`` was posted: wake the ranks that sleep until it is."""
-    cdef int rank
-    fence_full()
-    for rank in range(team.size):
-        if load_relaxed_int(asleep_of(&team.layout, team.base, rank)) == ASLEEP_ON_FLAG:
-            wake_all(flag)
-            return
 
 
 cdef int wait_awaited(Team *team) noexcept nogil:
