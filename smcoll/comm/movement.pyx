@@ -397,13 +397,12 @@ cdef alltoall(comm, blocks_parser parse_side, sendbuf, recvbuf, str method):
 
 
 cdef int move_plain_to_all(Engine engine, sendbuf, recvbuf) except -1:
-    """As ``move_to_all``, from one plain array to another; NOT_PLAIN where a side is something
-    else."""
+    """As ``move_to_all``, between plain arrays; NOT_PLAIN where a side is something else."""
     cdef Message send, recv, at
     cdef Messages messages
     cdef int i, mine = engine.rank, size = engine.size
-    if (not plain_blocks(recvbuf, True, size, &recv) or not plain_blocks(sendbuf, False, size, &send)
-            or send.address == recv.address):
+    if (not plain_blocks(recvbuf, True, size, &recv)
+            or not plain_blocks(sendbuf, False, size, &send) or send.address == recv.address):
         return NOT_PLAIN
     if engine.have_streams(stream_signature(COLLECTIVE_ALLTOALL, 0)) == USE_MPI:
         return USE_MPI

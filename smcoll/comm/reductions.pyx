@@ -366,7 +366,7 @@ cdef class _Staged:
 
 
 cdef int reduce_plain_blocks(Engine engine, Message *send, Message *recv, recvcounts, int op_code,
-                             bint in_place) except -1:
+                             bint keeps_place) except -1:
     """Reduce_scatter by a kernel; ``recvcounts`` of None: equal blocks.
 
     NOT_PLAIN where the counts don't fit the arrays, for the checks to say so.
@@ -394,9 +394,9 @@ cdef int reduce_plain_blocks(Engine engine, Message *send, Message *recv, recvco
             left -= counts[rank]
             begin[rank + 1] = begin[rank] + <size_t> counts[rank] * unit
             blocks.longest = max(blocks.longest, begin[rank + 1] - begin[rank])
-        if left == 0 and (in_place or <size_t> counts[engine.rank] == recv.count):
+        if left == 0 and (keeps_place or <size_t> counts[engine.rank] == recv.count):
             blocks.begin = begin
-            blocks.in_place = in_place
+            blocks.in_place = keeps_place
             path = engine.reduce_scatter_(
                 send.address, recv.address, &blocks, send.element_type, op_code,
                 engine.plans.choose(COLLECTIVE_REDUCE_SCATTER, send.nbytes), True)
@@ -407,7 +407,7 @@ cdef int reduce_plain_blocks(Engine engine, Message *send, Message *recv, recvco
 
 
 cdef scatter_reduction(comm, Engine engine, Specification send, Specification recv, list counts,
-                       op, int op_code, bint in_place, original, nonblocking):
+                       op, int op_code, bint keeps_place, original, nonblocking):
     """Rank r gets the reduction of its ``counts[r]`` elements of the vector."""
     cdef Call call
     cdef Partition blocks
@@ -438,13 +438,13 @@ cdef scatter_reduction(comm, Engine engine, Specification send, Specification re
             blocks.longest = max(blocks.longest, begin[rank + 1] - begin[rank])
         blocks.begin = begin
         if staged is None:
-            blocks.in_place = in_place
+            blocks.in_place = keeps_place
             path = engine.reduce_scatter_(send.message.address, recv.message.address, &blocks,
                                           send.message.element_type, op_code, plan, True)
         elif staged.possible and engine.holds(plan, unit):
             blocks.in_place = False
             if staged.typemap is None:
-                blocks.in_place = in_place
+                blocks.in_place = keeps_place
             engine.fill_call(&call, staged.send, staged.recv, total, unit, &local.operation, 0)
             path = engine.carry_out(
                 COLLECTIVE_REDUCE_SCATTER,

@@ -17,7 +17,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.base.atomics cimport (
-    cpu_pause, fence_full, load_acquire, load_relaxed, load_relaxed_int, monotonic_ns, sleep_for,
+    cpu_pause, fence_full, load_relaxed, load_relaxed_int, monotonic_ns, sleep_for,
     store_relaxed, store_relaxed_int, store_release, thread_cpu_ns,
 )
 from smcoll.segment cimport AWAITS_MPI, Status, asleep_of, status_of
