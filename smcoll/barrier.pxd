@@ -1,9 +1,9 @@
 from libc.stdint cimport uint64_t
 
-from smcoll.base.atomics cimport fence_acquire, load_acquire, load_relaxed, store_release
+from smcoll.base.atomics cimport fence_acquire, load_acquire, load_relaxed, reached, store_release
 from smcoll.segment cimport Layout, Line, Published, bank_field, published
 from smcoll.sync.team cimport AGAIN, DONE, FAILED_MISMATCH, BankCursor, Team
-from smcoll.sync.waiting cimport reached, wait_flag
+from smcoll.sync.waiting cimport wait_flag
 
 cdef int init_team(Team *team, uint64_t start) noexcept nogil
 cdef void begin_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil
@@ -17,7 +17,7 @@ cdef int barrier_dissemination(Team *team) noexcept nogil
 
 # After its flag was acquired: is the line's owner in the same call as we are?
 cdef inline bint same_kind_of_call(const Team *team, const Line *line) noexcept nogil:
-    return line.call == team.mark and line.signature == team.signature
+    return line.mark == team.mark and line.signature == team.signature
 
 
 # After a line of this call was acquired whose length is its owner's own: does the owner's published
@@ -82,7 +82,7 @@ cdef inline void publish(const Team *team, Line *line, uint64_t value) noexcept 
 # The same with a length that is this rank's own.
 cdef inline void publish_length(const Team *team, Line *line, uint64_t value,
                                 uint64_t nbytes) noexcept nogil:
-    line.call = team.mark
+    line.mark = team.mark
     line.signature = team.signature
     line.nbytes = nbytes
     store_release(&line.flag, value)

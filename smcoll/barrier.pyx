@@ -27,13 +27,13 @@ bank.
 
 from libc.stdint cimport uint64_t
 
-from smcoll.base.atomics cimport fence_release, store_relaxed, store_release
+from smcoll.base.atomics cimport fence_release, reached, store_relaxed, store_release
 from smcoll.segment cimport (
     MAX_BANKS, Layout, Line, Published, bank_field, exchange_line, published, rank_range,
     rooted_line, segment_line, status_of,
 )
 from smcoll.sync.team cimport AGAIN, DONE, BankCursor, Team, next_rank
-from smcoll.sync.waiting cimport init_waiting, reached, wait_awaited, wake_who_sleeps
+from smcoll.sync.waiting cimport init_waiting, wait_awaited, wake_who_sleeps
 
 cdef int init_team(Team *team, uint64_t start) noexcept nogil:
     """Start all counters at ``start`` and our own shared words with them.
@@ -83,9 +83,9 @@ cdef inline void publish_call(Team *team, uint64_t signature, uint64_t nbytes) n
     team.signature = signature
     team.nbytes = nbytes
     entry = published(&team.layout, team.base, team.rank, team.call)
-    # A reader takes an entry whose number is its own before and after: with the number changed
-    # first and last, it can't take half of one call for another. It may be reading just now: hence
-    # atomic stores, though relaxed ones.
+    # A reader accepts the entry only if its number is the expected one before and after it was
+    # read. So another number is set first, the right one last. Ranks may be reading meanwhile, so
+    # every store is atomic.
     store_relaxed(&entry.call, team.call - 1)
     fence_release()
     store_relaxed(&entry.signature, team.signature)
@@ -94,8 +94,9 @@ cdef inline void publish_call(Team *team, uint64_t signature, uint64_t nbytes) n
     store_relaxed(&entry.number, team.number)
     store_release(&entry.call, team.call)
     store_release(&team.status.current_call, team.call)
-    # Ranks that disagreed about a call in which neither waited for the other (a short Bcast of two
-    # roots) find that out in the next one in which they meet: their marks differ from then on.
+    # Two ranks may be in different calls without noticing: in a short Bcast with two roots neither
+    # waits. The mark contains a hash of all earlier calls, so their next wait for each other sees
+    # it.
     # Hashed by 2^64 over the golden ratio (Knuth, vol. 3, 6.4), whose upper bits are best.
     history = (history ^ signature ^ nbytes << 17) * <uint64_t> 0x9E3779B97F4A7C15
     team.next_history = history ^ history >> 29

@@ -19,7 +19,7 @@ cdef enum:
 # `flag` last, with release, after all other fields; a reader loads it first, with acquire.
 cdef struct Line:
     uint64_t flag              # a number that only grows; of which counter: docs/design.md
-    uint64_t call              # the owner's Team.mark: number of its call, hash of those before,
+    uint64_t mark              # the owner's Team.mark: number of its call, hash of those before,
     uint64_t signature         # what it called (see signature.pxd: pack_signature)
     uint64_t nbytes            # and with how many bytes per rank: compared by every reader
     char payload[96]           # inline data; may run on into the lines behind
@@ -113,7 +113,7 @@ cdef inline Status *status_of(const Layout *layout, char *base, int rank) noexce
     return <Status *> rank_range(layout, base, rank)
 
 
-# Whether and how the rank sleeps in a wait (team.pxd), for who could wake it.
+# Whether the rank sleeps in a wait (team.pxd), for who could wake it.
 cdef inline int *asleep_of(const Layout *layout, char *base, int rank) noexcept nogil:
     return <int *> (rank_range(layout, base, rank) + layout.asleep)
 
@@ -168,12 +168,11 @@ cdef inline size_t whole_lines(size_t nbytes) noexcept nogil:
     return (nbytes + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES
 
 
-# What is shorter than its room in a ring of segments or cells takes turns in several places there,
-# by the passes through the ring: where in its room it begins. So between two uses of a place twice
-# as much goes through a core as its own cache holds, counting the user's data. Then whoever writes
-# need not take each line from the core that has read it last. Long vectors see to that themselves,
-# and few lines come faster from the other core than from farther away.
-# `extent`: of a section or chunk; `ring`: of all rooms once.
+# Where in its room of a ring a section or chunk of `extent` bytes begins. A short one begins
+# elsewhere in each pass through the ring, so that between two uses of a place twice as much goes
+# through a core as its own cache holds, counting the user's data. Then its lines have left the
+# reader's cache before the writer needs them again. Long vectors push them out by themselves, and
+# few lines come faster from the other core than from farther away. `ring`: how many rooms it has.
 cdef inline size_t place_in_turn(const Layout *layout, uint64_t pass_, size_t extent, size_t room,
                                  uint64_t ring, size_t nbytes) noexcept nogil:
     cdef size_t cache = layout.core_cache

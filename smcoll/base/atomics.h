@@ -1,4 +1,4 @@
-/* C11 atomics on shared 64-bit words, sleeping on them, the pause instruction and two clocks.
+/* C11 atomics on shared words, sleeping on one, the pause instruction and two clocks.
  *
  * Every flag in the shared mapping is written with store_release and read with load_acquire:
  * what the writer stored before its release is visible to whoever acquires that value. */

@@ -18,3 +18,8 @@ cdef extern from "atomics.h" nogil:
     void cpu_pause() noexcept
     int64_t monotonic_ns() noexcept
     int64_t thread_cpu_ns() noexcept
+
+
+# Has `flag` reached `value`? Signed difference: right across a wrap of the counter.
+cdef inline bint reached(const uint64_t *flag, uint64_t value) noexcept nogil:
+    return <int64_t> (load_acquire(flag) - value) >= 0

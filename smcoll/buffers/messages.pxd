@@ -14,7 +14,7 @@ cdef class Messages:
 
     cdef Transfer *send(self, int peer, const char *address, size_t nbytes, const Runs *runs)
     cdef Transfer *receive(self, int peer, char *address, size_t room, const Runs *runs)
-    cdef void keep(self, char *address, size_t nbytes, char *place, size_t room)
+    cdef void keep(self, char *address, size_t nbytes, char *place, size_t room) noexcept
     cdef Transfer *receive_any_length(self, int peer)
     cdef send_bytes(self, int peer, bytes packet)
 
@@ -24,5 +24,5 @@ cdef class Gathered:
     cdef size_t *block
     cdef Convertor *convertors
 
-    cdef void room(self, int rank, char *address, size_t nbytes, const Runs *runs)
-    cdef void contribute(self, char *address, size_t nbytes, const Runs *runs)
+    cdef void room(self, int rank, char *address, size_t nbytes, const Runs *runs) noexcept
+    cdef void contribute(self, char *address, size_t nbytes, const Runs *runs) noexcept

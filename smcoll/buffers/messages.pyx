@@ -50,7 +50,7 @@ cdef class Messages:
         start_convertor(&message.convertor, address, runs, room)
         return message
 
-    cdef void keep(self, char *address, size_t nbytes, char *place, size_t room):
+    cdef void keep(self, char *address, size_t nbytes, char *place, size_t room) noexcept:
         """This rank's message to itself, between contiguous places."""
         self.keeps_own = True
         start_convertor(&self.own, address, NULL, nbytes)
@@ -84,11 +84,11 @@ cdef class Gathered:
         free(self.block)
         free(self.convertors)
 
-    cdef void room(self, int rank, char *address, size_t nbytes, const Runs *runs):
+    cdef void room(self, int rank, char *address, size_t nbytes, const Runs *runs) noexcept:
         self.block[rank] = nbytes
         self.all.longest = max(self.all.longest, nbytes)
         start_convertor(&self.convertors[rank], address, runs, nbytes)
 
-    cdef void contribute(self, char *address, size_t nbytes, const Runs *runs):
+    cdef void contribute(self, char *address, size_t nbytes, const Runs *runs) noexcept:
         self.all.send_bytes = nbytes
         start_convertor(&self.all.send, address, runs, nbytes)

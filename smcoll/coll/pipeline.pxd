@@ -48,15 +48,16 @@ cdef struct Call
 ctypedef int (*run_function)(Call *) noexcept nogil
 
 
-# What an algorithm is: its line of algorithms.TABLE.
+# What an algorithm is: its line of algorithms.TABLE, which names the file. A function is named
+# <collective>_<algorithm>, the form for the flag lines <collective>_<algorithm>_inline.
 cdef struct Functions:
     run_function run           # through the data regions; NULL: it has no such form
     run_function run_inline    # in the flag lines
     Lines lines
 
 
-# Whether the data of a call of so many bytes travel in the flag lines. Of the longest block in an
-# Allgather, of the whole vector in a Reduce_scatter: all ranks agree on it.
+# Whether the data of a call of so many bytes travel in the flag lines. `nbytes`: in an Allgather
+# the longest block, in a Reduce_scatter the whole vector. All ranks pass the same number.
 cdef inline bint fits_lines(const Team *team, const Functions *functions,
                             size_t nbytes) noexcept nogil:
     if functions.lines == EXCHANGE_LINES:
@@ -76,8 +77,9 @@ cdef struct Plan:
     bint pipelined
 
 
-# One collective call: all that an algorithm is given. What follows `holders` is used by those that
-# go section by section, resumable: everything they need to go on is in here.
+# One collective call: all that an algorithm is given. The fields behind `holders` are for
+# algorithms that go section by section. Such an algorithm may stop anywhere; they hold what it
+# needs to go on.
 cdef struct Call:
     # Filled by who makes the call ...
     const char *send
@@ -213,7 +215,8 @@ cdef inline int stores_for(Call *call, Section *section) noexcept nogil:
     return section.stores
 
 
-# Around whatever this rank does because others will read: what it costs is its kind of stores'.
+# Before and after each copy or reduction into our region (end_storing). The time between is a
+# sample for the kind of stores in use.
 cdef inline int64_t start_storing(Section *section) noexcept nogil:
     return monotonic_ns() if section.sampled else 0
 

@@ -44,8 +44,9 @@ cdef void plan_call(Call *call, int phases, size_t section_bytes,
     team.tick += call.sections * SECTION_STEPS
     call.phases = phases
     call.single_segment = one_segment_form and not call.plan.pipelined
-    # A bank's first segment waits for everybody's release of what lay (banks - 1) * in_use + 1
-    # uses before it; what we hold in flight must be younger than that.
+    # Before a bank's first segment is written, all ranks must have released the bank's last round,
+    # which ended (banks - 1) * in_use + 1 segments ago. A rank that still had that one in flight
+    # would wait for itself: so at most that many sections are in flight.
     window = 1
     if call.plan.pipelined:
         window = min(phases, (team.layout.banks - 1) * team.segments.in_use + 1)
@@ -55,7 +56,7 @@ cdef void plan_call(Call *call, int phases, size_t section_bytes,
         # (What a function does to its operands costs more than any stores.)
         call.chosen = store_class(team, call.nbytes)
     if call.chosen != NULL:
-        # Counted by those, too, that store nothing: so ranks agree on it.
+        # Ranks that store nothing count these sections, too: the number is the same on all ranks.
         call.sections_before = call.chosen.sections
         call.chosen.sections += call.sections
     call.opened = 0

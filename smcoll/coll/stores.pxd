@@ -24,9 +24,8 @@ cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t
                        bint *sampled) noexcept nogil
 
 
-# The kind of stores for section `number` of those that the class has had (`sections`), with a
-# `ring` of places for them; and whether its cost should be added (add_store_sample). `chosen`: NULL
-# where there is nothing to choose.
+# The kind of stores for the class's section number `number`. `ring`: places in the ring. `sampled`:
+# set where its cost is to be measured (add_store_sample). `chosen`: NULL where one kind is fixed.
 cdef inline int next_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t ring,
                             bint *sampled) noexcept nogil:
     if chosen != NULL:

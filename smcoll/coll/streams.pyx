@@ -35,7 +35,7 @@ from libc.string cimport memcpy
 
 from smcoll.barrier cimport publish_length, same_kind_of_call
 from smcoll.base.atomics cimport (
-    load_acquire, load_relaxed, monotonic_ns, store_relaxed, store_release,
+    load_acquire, load_relaxed, monotonic_ns, reached, store_relaxed, store_release,
 )
 from smcoll.base.kernels cimport STORES_ORDINARY
 from smcoll.coll.peer_buffers cimport (
@@ -50,7 +50,7 @@ from smcoll.memory.cross_memory cimport read_memory
 from smcoll.memory.heap cimport STAGED
 from smcoll.segment cimport Layout, Line, credit_word, refusal_word, stream_chunk, stream_line
 from smcoll.sync.team cimport AGAIN, DONE, FAILED_MISMATCH, FAILED_POISONED, Team
-from smcoll.sync.waiting cimport reached, wait_until
+from smcoll.sync.waiting cimport wait_until
 
 
 cdef void init_streams(Team *team, Stream *streams, uint64_t start) noexcept nogil:

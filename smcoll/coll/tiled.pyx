@@ -65,7 +65,7 @@ cdef api int reduce_tiled_cyclic(Call *call) noexcept nogil:
 # ---------------------------------------------------------------------- their phases
 
 cdef int copy_in_others(Call *call, Section *section) noexcept nogil:
-    """Copy all but the own slice into the own region: nobody else reads that."""
+    """Copy the vector without our slice into our region: our slice is reduced by us alone."""
     cdef int rank = call.team.rank, status = writable(call, section)
     cdef size_t begin, end
     cdef char *own = region(call, section, rank)

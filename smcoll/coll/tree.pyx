@@ -13,8 +13,8 @@ RESULT        the root, then whoever passes the   its children in the tree down
               result on through its region
 ============  ==================================  ================================================
 
-A rank overwrites its partial result by the result: its parent has read the partial one, which is
-part of the result that has arrived.
+A rank writes the result over its partial result. The result contains the partial one, so the parent
+has read that already.
 """
 
 from libc.stdint cimport uint64_t

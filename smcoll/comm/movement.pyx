@@ -199,9 +199,9 @@ cdef int move_plain_rooted(Engine engine, int collective, blocks, message, int r
             or at_root and not plain_blocks(blocks, not scatters, engine.size, &block)
             or (keeps_own or not at_root) and not plain_array(message, scatters, &one)):
         return NOT_PLAIN
+    messages = Messages(engine.size)
     if engine.have_streams(stream_signature(collective, root)) == USE_MPI:
         return USE_MPI
-    messages = Messages(engine.size)
     if not at_root:
         add_message(messages, scatters, root, &one)
         check_truncated(engine.exchange(collective, root, messages, one.nbytes))
@@ -219,7 +219,8 @@ cdef int move_plain_rooted(Engine engine, int collective, blocks, message, int r
     return CARRIED_OUT
 
 
-cdef void add_message(Messages messages, bint receives, int peer, const Message *message):
+cdef void add_message(Messages messages, bint receives, int peer,
+                      const Message *message) noexcept:
     if receives:
         messages.receive(peer, message.address, message.nbytes, NULL)
     else:
@@ -402,11 +403,12 @@ cdef int move_plain_to_all(Engine engine, sendbuf, recvbuf) except -1:
     cdef Messages messages
     cdef int i, mine = engine.rank, size = engine.size
     if (not plain_blocks(recvbuf, True, size, &recv)
-            or not plain_blocks(sendbuf, False, size, &send) or send.address == recv.address):
+            or not plain_blocks(sendbuf, False, size, &send)
+            or send.address == recv.address or send.nbytes != recv.nbytes):
         return NOT_PLAIN
+    messages = Messages(size)
     if engine.have_streams(stream_signature(COLLECTIVE_ALLTOALL, 0)) == USE_MPI:
         return USE_MPI
-    messages = Messages(size)
     for i in range(1, size):
         # The next rank first: so that not all ranks write to the same one first.
         at = block_at(&send, (mine + i) % size)

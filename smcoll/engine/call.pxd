@@ -1,18 +1,10 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
-from smcoll.coll.pipeline cimport Call
 from smcoll.engine.failure cimport FailureDetector
 from smcoll.engine.member cimport Member
 from smcoll.sync.team cimport Team
 from smcoll.sync.waiting cimport condition
-
-cdef enum:
-    # Above this many bytes a call gives the GIL up at its start; below, when it first yields.
-    RELEASE_GIL_ABOVE = 16384
-
-
-cdef int run_collective(Call *call, int collective) noexcept nogil
 
 
 @cython.final
@@ -25,11 +17,9 @@ cdef class CallProtocol:
     cdef int enter(self, bint holds_gil) except -1 nogil
     cdef int try_to_enter(self) noexcept nogil
     cdef int explain_refusal(self, int status) except -1
-    cdef int run(self, int collective, uint64_t signature, uint64_t nbytes,
-                 Call *call) noexcept nogil
+    cdef void publish(self, uint64_t signature, uint64_t nbytes, size_t moved) noexcept nogil
     cdef int leave(self, int status) except -1 nogil
     cdef int leave_for_good(self, int status) except -1
     cdef void turn_away(self) noexcept
     cdef void take_gil_back(self) noexcept nogil
-    cdef void release_gil(self) noexcept nogil
     cdef int wait_outside(self, condition holds, void *context, int64_t sleep_after) noexcept

@@ -1,4 +1,4 @@
-"""The protocol of a call on one node: enter, publish and run, leave.
+"""The protocol of a call on one node: enter, publish, leave.
 
 What is wrong before anything is published stays on this rank; what fails later is told to all.
 """
@@ -6,10 +6,8 @@ What is wrong before anything is published stays on this rank; what fails later 
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
-from smcoll.barrier cimport begin_call, use_segments
+from smcoll.barrier cimport begin_call
 from smcoll.base.atomics cimport monotonic_ns, store_release, try_lock, unlock
-from smcoll.base.signature cimport COLLECTIVE_EXSCAN
-from smcoll.coll.pipeline cimport Call, fits_lines
 from smcoll.engine.failure cimport FailureDetector
 from smcoll.engine.member cimport Member
 from smcoll.sync.team cimport DONE, POISON_EXCEPTION, PyThreadState
@@ -32,21 +30,11 @@ cdef enum:
 
 cdef enum:
     ATTEND_OUTSIDE_EVERY = 1_000_000
+    # Above this many bytes a call gives the GIL up at its start; below, when it first yields.
+    RELEASE_GIL_ABOVE = 16384
 
 IN_ANOTHER_CALL = ("this communicator is in another collective already (a second thread, or "
                    "a signal handler that calls it): one call at a time")
-
-
-cdef int run_collective(Call *call, int collective) noexcept nogil:
-    """Run the algorithm of the call's plan: in the flag lines if the data fit them."""
-    call.exclusive = collective == COLLECTIVE_EXSCAN
-    call.in_lines = fits_lines(call.team, call.plan.functions, call.nbytes)
-    if call.in_lines:
-        return call.plan.functions.run_inline(call)
-    call.streaming = call.nbytes >= call.team.streaming_from[collective]
-    call.chosen = NULL
-    use_segments(call.team, call.plan.segments)
-    return call.plan.functions.run(call)
 
 
 @cython.final
@@ -77,7 +65,6 @@ cdef class CallProtocol:
         if not try_lock(&self.team.status.busy):
             return BUSY
         self.team.thread_state = NULL
-        self.team.holds_gil = False
         if self.is_later_stage:
             # A signal's exception here would look local, but the peers are in this stage already.
             self.is_later_stage = False
@@ -104,13 +91,11 @@ cdef class CallProtocol:
         else:
             unlock(&self.team.status.busy)
 
-    cdef int run(self, int collective, uint64_t signature, uint64_t nbytes,
-                 Call *call) noexcept nogil:
-        """Publish a call that was entered, and run it. DONE or a FAILED code."""
+    cdef void publish(self, uint64_t signature, uint64_t nbytes, size_t moved) noexcept nogil:
+        """Publish a call that was entered. One that moves much gives the GIL up now."""
         begin_call(self.team, signature, nbytes)
-        if call.nbytes > RELEASE_GIL_ABOVE and call.holds_gil:
-            self.release_gil()
-        return run_collective(call, collective)
+        if moved > RELEASE_GIL_ABOVE and self.team.holds_gil:
+            self.team.thread_state = PyEval_SaveThread()
 
     cdef int leave(self, int status) except -1 nogil:
         """After it: raises why the call failed. The GIL is as it was on entry."""
@@ -137,9 +122,6 @@ cdef class CallProtocol:
         if self.team.thread_state != NULL:
             PyEval_RestoreThread(self.team.thread_state)
             self.team.thread_state = NULL
-
-    cdef void release_gil(self) noexcept nogil:
-        self.team.thread_state = PyEval_SaveThread()
 
     cdef int wait_outside(self, condition holds, void *context, int64_t sleep_after) noexcept:
         """Wait for what does not lie in the segment but is MPI's to bring. DONE or a FAILED code.

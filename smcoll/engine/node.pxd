@@ -13,6 +13,9 @@ from smcoll.sync.team cimport Team
 from smcoll.sync.waiting cimport condition
 
 
+cdef int run_collective(Call *call, int collective) noexcept nogil
+
+
 cdef class NodeEngine(Engine):
     cdef Team *team            # the member's
     cdef FailureDetector failures

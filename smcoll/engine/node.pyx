@@ -3,14 +3,14 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.algos cimport functions_of
-from smcoll.barrier cimport begin_call
+from smcoll.barrier cimport use_segments
 from smcoll.base.signature cimport (
-    COLLECTIVE_BCAST, COLLECTIVE_OBJECT_BCAST, NO_OPERATION, NO_TYPE,
+    COLLECTIVE_BCAST, COLLECTIVE_EXSCAN, COLLECTIVE_OBJECT_BCAST, NO_OPERATION, NO_TYPE,
 )
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.pipeline cimport Call, Plan, fits_lines
 from smcoll.coll.stores cimport describe_stores
-from smcoll.engine.call cimport RELEASE_GIL_ABOVE, CallProtocol
+from smcoll.engine.call cimport CallProtocol
 from smcoll.engine.engine cimport Engine, stream_signature
 from smcoll.engine.exchanges cimport Exchanges
 from smcoll.engine.failure cimport AcrossNodes, FailureDetector
@@ -32,6 +32,18 @@ from smcoll.sync.observation import Observation
 cdef enum:
     # Ranks that wait for the network poll it for so long (ns) before they sleep between polls.
     SLEEP_AFTER_OUTSIDE = 50_000_000
+
+
+cdef int run_collective(Call *call, int collective) noexcept nogil:
+    """Run the algorithm of the call's plan: in the flag lines if the data fit them."""
+    call.exclusive = collective == COLLECTIVE_EXSCAN
+    call.in_lines = fits_lines(call.team, call.plan.functions, call.nbytes)
+    if call.in_lines:
+        return call.plan.functions.run_inline(call)
+    call.streaming = call.nbytes >= call.team.streaming_from[collective]
+    call.chosen = NULL
+    use_segments(call.team, call.plan.segments)
+    return call.plan.functions.run(call)
 
 
 cdef class NodeEngine(Engine):
@@ -93,7 +105,8 @@ cdef class NodeEngine(Engine):
         start = started(tally, call.nbytes)
         tally.from_c += self.from_c
         self.team.direct_bytes = 0
-        status = self.protocol.run(collective, signature, call.nbytes, call)
+        self.protocol.publish(signature, call.nbytes, call.nbytes)
+        status = run_collective(call, collective)
         if arrived != 0:
             self.learner.depart(arrived)
         finished(tally, start, self.team.direct_bytes)
@@ -113,9 +126,7 @@ cdef class NodeEngine(Engine):
         start = went_on(tally, nbytes) if second_stage else started(tally, nbytes)
         tally.from_c += self.from_c and not second_stage
         self.team.direct_bytes = 0
-        begin_call(self.team, stream_signature(collective, root), 0)
-        if nbytes > RELEASE_GIL_ABOVE:
-            self.protocol.release_gil()
+        self.protocol.publish(stream_signature(collective, root), 0, nbytes)
         status = self.exchanges.measured(messages, collective, algorithm == 0, &truncated)
         finished(tally, start, self.team.direct_bytes)
         self.protocol.leave(status)
@@ -240,14 +251,15 @@ cdef class NodeEngine(Engine):
         call.plan = plan
         call.details = details
         self.protocol.enter(True)
-        return self.protocol.leave(self.protocol.run(collective, signature, nbytes, call))
+        self.protocol.publish(signature, nbytes, call.nbytes)
+        return self.protocol.leave(run_collective(call, collective))
 
     cdef int exchange_stage(self, uint64_t signature, Messages messages) except -1:
         """The same with messages; returns how many were truncated."""
         cdef int status, truncated = 0
         self.go_on()
         self.protocol.enter(True)
-        begin_call(self.team, signature, 0)
+        self.protocol.publish(signature, 0, 0)
         status = self.exchanges.run(messages, 0, False, &truncated)
         self.protocol.leave(status)
         return truncated

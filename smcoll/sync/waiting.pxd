@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t, uint64_t
 
-from smcoll.base.atomics cimport load_acquire, load_relaxed_int, monotonic_ns, wake
+from smcoll.base.atomics cimport load_relaxed_int, monotonic_ns, wake
 from smcoll.segment cimport asleep_of
 from smcoll.sync.team cimport ASLEEP, Team, next_rank
 
@@ -22,8 +22,8 @@ cdef class Attendant:
     cdef int64_t last_busy
     cdef int64_t last_watch
 
-    cdef bint poke_finds_work(self) except -1
-    cdef int64_t timed_poke(self) except -1
+    cdef bint poke_finds_work(self, bint has_cpu) except -1
+    cdef int64_t timed_poke(self, bint has_cpu) except -1
 
 
 cdef int wait_until(Team *team, condition holds, void *context) noexcept nogil
@@ -32,11 +32,6 @@ cdef int wait_awaited(Team *team) noexcept nogil
 cdef int attend(Team *team, int64_t waited) noexcept with gil
 cdef int attend_between_calls(Team *team) noexcept nogil
 cdef void init_waiting(Team *team) noexcept nogil
-
-
-# Has `flag` reached `value`? Signed difference: right across a wrap of the counter.
-cdef inline bint reached(const uint64_t *flag, uint64_t value) noexcept nogil:
-    return <int64_t> (load_acquire(flag) - value) >= 0
 
 
 # At the start of a call: wake the ranks that sleep in a long wait, perhaps for this one.

@@ -17,7 +17,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.base.atomics cimport (
-    cpu_pause, fence_full, load_relaxed, load_relaxed_int, monotonic_ns, sleep_for,
+    cpu_pause, fence_full, load_relaxed, load_relaxed_int, monotonic_ns, reached, sleep_for,
     store_relaxed, store_relaxed_int, store_release, thread_cpu_ns,
 )
 from smcoll.segment cimport AWAITS_MPI, Status, asleep_of, status_of
@@ -69,20 +69,20 @@ cdef class Attendant:
     def __cinit__(self):
         self.idle_cost = 1_000_000
 
-    cdef bint poke_finds_work(self) except -1:
+    cdef bint poke_finds_work(self, bint has_cpu) except -1:
         """Drive MPI once or twice; whether that took so long that it must have moved data."""
-        if self.timed_poke() < 4 * self.idle_cost + 1000:
+        if self.timed_poke(has_cpu) < 4 * self.idle_cost + 1000:
             return False
         # After a sleep, or another rank's turn on this core, the caches are cold and an idle poke
         # is slow too: the second one tells.
-        return self.timed_poke() > 4 * self.idle_cost + 1000
+        return self.timed_poke(has_cpu) > 4 * self.idle_cost + 1000
 
-    cdef int64_t timed_poke(self) except -1:
-        # CPU time: MPI yields inside an idle poke where ranks share cores, and what the others do
-        # meanwhile says nothing about this rank's MPI.
-        cdef int64_t before = thread_cpu_ns(), cost
+    cdef int64_t timed_poke(self, bint has_cpu) except -1:
+        # CPU time where ranks share cores: MPI yields there inside an idle poke, and what the
+        # others do meanwhile says nothing about this rank's MPI. It is a call of the kernel's.
+        cdef int64_t before = monotonic_ns() if has_cpu else thread_cpu_ns(), cost
         self.poke()
-        cost = thread_cpu_ns() - before
+        cost = (monotonic_ns() if has_cpu else thread_cpu_ns()) - before
         self.idle_cost = min(self.idle_cost, cost)
         return cost
 
@@ -105,7 +105,7 @@ cdef int attend(Team *team, int64_t waited) noexcept with gil:
         publish_cpu(team)
     try:
         PyErr_CheckSignals()
-        if attendant.poke is not None and attendant.poke_finds_work():
+        if attendant.poke is not None and attendant.poke_finds_work(team.spin > 0):
             attendant.last_busy = monotonic_ns()
         now = monotonic_ns()
         # Dense while MPI is at work, and rarer the longer it has been idle.
@@ -143,13 +143,14 @@ cdef void publish_wait(Team *team, int64_t since) noexcept nogil:
 cdef int attend_between_calls(Team *team) noexcept nogil:
     """Short calls never wait long: without this, a loop of them would starve MPI's progress.
 
-    As seldom as in short waits: every 64 calls (10 us) it took a fifth of an Allreduce's time.
+    At every 64th call (10 us) it took a fifth of an Allreduce's time; operations of MPI beside the
+    loop wait for it.
     """
     team.calls_unlooked += 1
     if team.calls_unlooked < CALLS_BETWEEN_LOOKS:
         return DONE
     team.calls_unlooked = 0
-    if team.attend_every > 0 and monotonic_ns() - team.attended < ATTEND_IN_SHORT_WAITS:
+    if team.attend_every > 0 and monotonic_ns() - team.attended < ATTEND_EVERY:
         return DONE
     return attend(team, 0)
 

@@ -42,6 +42,35 @@ def ragged(size, count):
 
 
 @pytest.mark.mpi(*RANKS)
+@pytest.mark.parametrize("settings", [{}, {"scatter": "two_stage"}], ids=["direct", "two_stage"])
+@pytest.mark.parametrize("count", [0, 5, 3 * CHUNK])
+def test_some_ranks_pass_arrays_and_others_specifications(settings, count):
+    """The first call of a communicator, too: that reserves its streams."""
+    with smcoll.Comm(MPI.COMM_WORLD, chosen.config(**settings)) as comm:
+        rank, size = comm.rank, comm.size
+
+        def given(array, call):
+            return array if (rank + call) % 2 else [array, MPI.INT64_T]
+
+        blocks = [numbers(r, count) for r in range(size)]
+        for call in range(4):
+            root = call % size
+            everything = np.full(size * count, -1)
+            comm.Gather(given(blocks[rank], call), given(everything, call), root)
+            assert rank != root or np.array_equal(everything, np.concatenate(blocks))
+            mine = np.full(count, -1)
+            comm.Scatter(given(np.concatenate(blocks), call), given(mine, call), root)
+            assert np.array_equal(mine, blocks[rank])
+            everything[:] = -1
+            comm.Allgather(given(blocks[rank], call), given(everything, call))
+            assert np.array_equal(everything, np.concatenate(blocks))
+            sent = np.concatenate([numbers(rank, count, salt=r) for r in range(size)])
+            comm.Alltoall(given(sent, call), given(everything, call))
+            assert np.array_equal(everything, np.concatenate(
+                [numbers(r, count, salt=rank) for r in range(size)]))
+
+
+@pytest.mark.mpi(*RANKS)
 @pytest.mark.parametrize("in_place", [False, True])
 def test_gather_and_scatter(comm, in_place):
     for count in COUNTS:

@@ -21,9 +21,8 @@ from smcoll.coll.allgather cimport Gathering
 from smcoll.base.atomics cimport cpu_pause
 from smcoll.barrier cimport begin_call
 from smcoll.datatype.convertor cimport Convertor, start_convertor
-from smcoll.engine.call cimport run_collective
 from smcoll.engine.engine cimport signature_of, stream_signature
-from smcoll.engine.node cimport NodeEngine
+from smcoll.engine.node cimport NodeEngine, run_collective
 from smcoll.base.kernels cimport OP_SUM, TYPE_INT64, Operation, reduction_kernel_for
 from smcoll.coll.reduce_scatter cimport Partition
 from smcoll.engine.reservation cimport DATA_REGIONS, STREAMS
