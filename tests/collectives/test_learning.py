@@ -166,6 +166,43 @@ def test_results_stay_right_while_rows_change_all_the_time(comm_world, mpi_ranks
     assert changes > 10
 
 
+class Decided(Restless):
+    """One trial, then another variant for good."""
+
+    def __init__(self, variants, current=0, known=None):
+        super().__init__(variants, current, known)
+        self.left = 2
+        self.numbers.remove(current)
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2, 3)
+def test_what_is_told_while_operations_have_no_kernel_is_heeded(comm_world, monkeypatch):
+    """Those follow no variant, but rank 0 tells in them: a word that nobody looked at is lost.
+
+    Classes that come alike are due together: so one's row and the next one's trial may be told
+    within one series of such operations.
+    """
+    restless(monkeypatch)
+    monkeypatch.setattr(learning, "Exploration", Decided)
+    learned = 0
+    for seed in range(12):
+        with smcoll.Comm(comm_world, smcoll.Config(learn="on", strict=True)) as comm:
+            program = Program(comm, seed)
+            program.last = MPI.Op.Create(lambda one, other, _: None, commute=False)
+            for _ in range(14):
+                for size in (10_000, 20_000, 70_000, 200_000):
+                    for _ in range(program.random.randint(5, 15)):
+                        program.call += 1
+                        program.allreduce(size // 8, 0)
+                    for _ in range(program.random.randint(4, 10)):
+                        program.call += 1
+                        program.ordered(1, 0)
+            program.last.Free()
+            learned += comm.bcast(len(comm.engine.lessons))
+    assert learned > 12
+
+
 @pytest.mark.one_node
 @pytest.mark.mpi(3, 5, 8)
 @pytest.mark.parametrize("collective", ["allreduce", "reduce", "reduce_scatter", "scan", "exscan"])
