@@ -38,9 +38,6 @@ from smcoll.errors import Error
 
 cdef int SCATTER_TWO_STAGE = ALGORITHMS["scatter"].index("two_stage")
 
-cdef enum:
-    NOT_PLAIN = 16             # beside the engine's answers
-
 
 class Movement:
     """The methods that move data; mixed into mpi4py's communicator classes."""

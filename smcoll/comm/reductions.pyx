@@ -26,7 +26,7 @@ from smcoll.buffers.buffers cimport (
 )
 from smcoll.coll.pipeline cimport Call, Plan
 from smcoll.coll.reduce_scatter cimport Partition
-from smcoll.comm.movement cimport gather_counts
+from smcoll.comm.movement cimport NOT_PLAIN, gather_counts
 from smcoll.comm.state cimport check_root, engine_of, count_fallback
 from smcoll.datatype.convertor cimport Convertor, copy_message, start_convertor
 from smcoll.datatype.datatypes cimport Typemap, typemap_of
@@ -36,7 +36,6 @@ from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI
 
 cdef enum:
     NUMPY_TYPES = 64
-    NOT_PLAIN = 16             # beside the engine's answers
 
 # [operation][numpy type]: MPI takes the pair and we have a kernel for it. Filled when first asked.
 cdef bint _known_pair[OPS][NUMPY_TYPES]

@@ -126,7 +126,7 @@ cdef struct Team:
     int64_t began              # the last call (monotonic ns), of more than a few ranks
     uint64_t woken             # how often another rank, by beginning a call, cut a pause short
     int64_t sleep_after        # a wait that is longer (ns) sleeps between its polls
-    uint32_t calls_unlooked    # begun since the clock was looked at: whether to attend
+    uint32_t calls_since_look  # at the clock: whether to attend
 
 
 # The i-th rank after ours: so that not all ranks read the same line first.

@@ -35,7 +35,8 @@ cdef extern from "sched.h" nogil:
 
 cdef enum:
     POLLS_BEFORE_YIELD = 1000      # about 30 us: longer than any exchange between running ranks
-    CALLS_BETWEEN_LOOKS = 64       # at the clock
+    # At the clock, whether to attend. A look costs about 25 ns, so it is nothing in 64 calls.
+    CALLS_BETWEEN_LOOKS = 64
 
 # Times in ns. A poke takes 0.3 us when MPI is idle, 2 us when the caches are cold; one that found
 # MPI at work is followed by the next at once. In a loop of short waits 50 us would be often: a
@@ -125,7 +126,7 @@ cdef int attend(Team *team, int64_t waited) noexcept with gil:
     except BaseException as error:
         attendant.failure = error
         status = FAILED_EXCEPTION
-    team.calls_unlooked = 0
+    team.calls_since_look = 0
     return status
 
 
@@ -143,13 +144,13 @@ cdef void publish_wait(Team *team, int64_t since) noexcept nogil:
 cdef int attend_between_calls(Team *team) noexcept nogil:
     """Short calls never wait long: without this, a loop of them would starve MPI's progress.
 
-    At every 64th call (10 us) it took a fifth of an Allreduce's time; operations of MPI beside the
-    loop wait for it.
+    By the clock, since a step of MPI's progress costs as much as many short calls. Rarer than in
+    long waits it must not be: what MPI carries out beside the loop waits for it (docs/notebook.md).
     """
-    team.calls_unlooked += 1
-    if team.calls_unlooked < CALLS_BETWEEN_LOOKS:
+    team.calls_since_look += 1
+    if team.calls_since_look < CALLS_BETWEEN_LOOKS:
         return DONE
-    team.calls_unlooked = 0
+    team.calls_since_look = 0
     if team.attend_every > 0 and monotonic_ns() - team.attended < ATTEND_EVERY:
         return DONE
     return attend(team, 0)
