@@ -134,23 +134,24 @@ def wrong_default(world, collective: str, nbytes: int, late: float) -> dict:
         times = world.bcast(times)
         best, worst = times.index(min(times)), times.index(max(times))
         bad = candidates[worst]
-        original = select.defaults
+        original = select.defaults, select.default_radix
 
         def defaults(one, *arguments, **named):
             if one != name:
-                return original(one, *arguments, **named)
+                return original[0](one, *arguments, **named)
             return [(select.UNLIMITED, bad.algorithm, bad.section_bytes, bad.segments)]
 
+        # A radix in the settings would not be touched.
         select.defaults = defaults
+        select.default_radix = lambda *_: bad.fan_out if name == "bcast" else bad.fan_in
         try:
-            learner = smcoll.Comm(world, smcoll.Config(learn="on", fan_in=bad.fan_in,
-                                                       fan_out=bad.fan_out))
+            learner = smcoll.Comm(world, smcoll.Config(learn="on"))
             learning = call_of(learner, collective, nbytes)
             taught = computing(learning, late, world.Get_rank()) if late else learning
             for _ in range(CALLS):
                 taught()
         finally:
-            select.defaults = original
+            select.defaults, select.default_radix = original
         engine.use({name: [candidates[best]]})
         same = smcoll.Comm(world, smcoll.Config(learn="off"))
         same.engine.use({name: [candidates[best]]})

@@ -181,7 +181,7 @@ class Config:
         "auto", _table, "", "decision table of smcoll tune: auto (this user's, of this machine), "
         "off, or a file")
     learn: str = _setting(
-        "off", _one_of("off", "use", "on"), "",
+        "on", _one_of("off", "use", "on"), "",
         "on: calls find out in passing which algorithm suits them, and keep that for later jobs; "
         "use: what earlier jobs have found holds, nothing is tried; off: neither")
     pipeline: bool = _setting(

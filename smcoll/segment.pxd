@@ -39,7 +39,7 @@ cdef struct Published:
 
 # What one call of a trial took on one rank (learning.pyx); `call` last, with release.
 cdef struct Sample:
-    uint64_t arrived           # monotonic ns
+    uint64_t arrived           # ns: monotonic, of the thread's CPU time where ranks share CPUs
     uint64_t call              # 24 bits of its number as users count, 40 of its time in ns; 0: none
 
 

@@ -149,11 +149,9 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
 
     try:
         heaps = share_heaps(comm, config, local) if config.heap else None
-        oversubscribed = node.outnumbered(
-            [_cpus_of(int(fact["cpus"], 16)) for fact in facts],
-            min(fact["quota"] for fact in facts),
-            local - size,
-        )
+        masks = [_cpus_of(int(fact["cpus"], 16)) for fact in facts]
+        quota = min(fact["quota"] for fact in facts)
+        oversubscribed = node.outnumbered(masks, quota, local - size)
         progress.start()
         # Rank 0 alone reads a table: others may see other files.
         table = (tables.for_ranks(config, size, oversubscribed, heaps is not None)
@@ -204,7 +202,8 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
             decisions, to_learn = decide(records[0]["table"], core_cache)
             engine.use(decisions)
             if config.learn != "off":
-                engine.learn(to_learn, records[0]["known"], kind, config.learn == "on")
+                cpus = max(1, int(min(len(frozenset().union(*masks)), quota)))
+                engine.learn(to_learn, records[0]["known"], kind, cpus, config.learn == "on")
 
         # Agreed, too: nobody may look at our words before they have their first values.
         problem = attempt(comm, make_engine)

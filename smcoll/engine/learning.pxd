@@ -20,6 +20,7 @@ cdef class Learner:
     cdef Team *team
     cdef Plans plans
     cdef Sample *samples       # this rank's
+    cdef int cpus              # that the ranks may use
     # Rank 0 alone.
     cdef readonly bint leads
     cdef uint64_t count_at     # number of the user's call that is looked at next
@@ -43,12 +44,13 @@ cdef class Learner:
     cdef dict variants, known, inline_sizes
     cdef object kind           # of communicator: tuning.learned.Kind
 
-    cdef start(self, Member member, variants, known, bint explores)
+    cdef start(self, Member member, variants, known, int cpus, bint explores)
     cdef bint look_at_call(self, int collective, const Plan *plan, size_t nbytes) noexcept nogil
     cdef int lead(self, int collective, size_t nbytes) except -1
     cdef int64_t arrive_on_trial(self, int collective, const Plan *plan,
                                  size_t nbytes) noexcept nogil
     cdef bint is_own_last(self) noexcept nogil
+    cdef int64_t clock(self) noexcept nogil
     cdef void depart(self, int64_t arrived) noexcept nogil
     cdef void draw_next(self, uint64_t number) noexcept nogil
     cdef wait_for_turn(self, int collective, int in_class)

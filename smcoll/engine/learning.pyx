@@ -30,7 +30,9 @@ Each rank counts them, when it has entered them; all have the same calls, so all
 they do not come, rank 0's next word ends the trial.
 
 **What a trial's call took** is the time from the last rank's arrival to the last one's departure,
-by the clock that all cores of a node have in common. A rank that comes late does not count.
+by the clock that all cores of a node have in common. A rank that comes late does not count. Where
+ranks share CPUs, the last one may arrive when the others are done, and that time says nothing: what
+counts is the CPU time of all ranks in the call, divided by the CPUs.
 """
 
 cimport cython
@@ -38,7 +40,7 @@ from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.base.atomics cimport (
     fence_acquire, fence_release, load_acquire, load_relaxed, monotonic_ns, store_relaxed,
-    store_release,
+    store_release, thread_cpu_ns,
 )
 from smcoll.base.signature cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, allgathers_objects,
@@ -63,10 +65,11 @@ cdef enum:
     LOOK_AGAIN = 4             # and again after so many times the calls it had
     LOOK_AT_KNOWN = 512        # what an earlier job has found is looked at after so many
     # Calls that rank 0 counts one by one: a communicator's first ones and, while there is work,
-    # those behind a synchronising one. Of all others one in so many, on average, so that looking
-    # does not weigh on a short call. A guess, from no measurement that tells 16 from 64.
+    # those behind a synchronising one. Of all others one in so many, on average: a look takes 10
+    # to 20 ns where it is the rule, more where it is rare, and a short call at most 1 % longer
+    # (docs/learning.md).
     COUNTED = 1000
-    LOOKS_APART = 64
+    LOOKS_APART = 256
     PATIENCE = 256             # calls in which those of a trial must come; where none has come,
     MORE_PATIENCE = 4          # so many times as many
 
@@ -109,11 +112,12 @@ cdef class Learner:
         self.variants = {}
         self.known = {}
 
-    cdef start(self, Member member, variants, known, bint explores):
+    cdef start(self, Member member, variants, known, int cpus, bint explores):
         """As in ``NodeEngine.learn``."""
         cdef Team *team = &member.team
         cdef int number, in_class
         self.team = team
+        self.cpus = cpus
         self.samples = samples_of(&team.layout, team.base, team.rank)
         self.told = told_by(&team.layout, team.base, 0)
         self.leads = team.rank == 0
@@ -150,7 +154,10 @@ cdef class Learner:
             if self.is_own_last():
                 # Others measure this call until they leave it.
                 self.over = self.team.number
-        return monotonic_ns() if self.plans.trial_left < SAMPLES else 0
+        return self.clock() if self.plans.trial_left < SAMPLES else 0
+
+    cdef int64_t clock(self) noexcept nogil:
+        return thread_cpu_ns() if self.team.oversubscribed else monotonic_ns()
 
     cdef bint is_own_last(self) noexcept nogil:
         """Whether this is rank 0, and the trial the one that it told last: not one that it has
@@ -161,7 +168,7 @@ cdef class Learner:
         """At the end of a call that is measured."""
         cdef int i = SAMPLES - 1 - self.plans.trial_left
         cdef Sample *sample = self.samples + i
-        cdef int64_t ns = monotonic_ns() - arrived
+        cdef int64_t ns = self.clock() - arrived
         # As in the ring of published calls: no half of one sample for that of another.
         store_relaxed(&sample.call, 0)
         fence_release()
@@ -331,8 +338,8 @@ cdef class Learner:
         cdef int best = exploration.best()
         self.explored.look = LOOK_AGAIN * calls
         ranking = exploration.ranking()
-        if exploration.given_up or not ranking:
-            return False
+        if exploration.given_up or len(ranking) < 2:
+            return False           # nothing to compare the one in use with
         self.known[self.collective, self.size_class] = next(
             (number for number in ranking if number != best), best)
         self.lessons[_NAMES[self.collective], self.size_class] = Lesson(
@@ -346,8 +353,9 @@ cdef class Learner:
         return [ns for ns in times if ns >= 0]
 
     cdef int64_t time_of(self, int sample):
-        """From the last arrival to the last departure; -1 where the ranks have different calls."""
-        cdef uint64_t call, arrived, last_arrival = 0, last_departure = 0
+        """From the last arrival to the last departure, or the CPU time divided by the CPUs; -1
+        where the ranks have different calls."""
+        cdef uint64_t call, arrived, last_arrival = 0, last_departure = 0, worked = 0
         cdef Sample *one
         cdef int rank
         for rank in range(self.team.size):
@@ -360,6 +368,9 @@ cdef class Learner:
                 return -1
             last_arrival = max(last_arrival, arrived)
             last_departure = max(last_departure, arrived + (call & LONGEST_TIME))
+            worked += call & LONGEST_TIME
+        if self.team.oversubscribed:
+            return min(worked // <uint64_t> self.cpus, LONGEST_TIME)
         return min(last_departure - last_arrival, LONGEST_TIME)
 
 

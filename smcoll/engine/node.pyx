@@ -158,15 +158,15 @@ cdef class NodeEngine(Engine):
             raise
         return 0
 
-    def learn(self, variants, known, kind, bint explores):
+    def learn(self, variants, known, kind, int cpus, bint explores):
         """Follow what was found for such communicators. Between two calls, alike on all ranks.
 
         ``variants``: ``{collective: (Decision, ...)}``; ``known``: ``[(collective, class, variant,
         runner-up), ...]``, variants as numbers from 1 on; ``kind``: a ``tuning.learned.Kind``;
-        ``explores``: find out more.
+        ``cpus``: how many the ranks may use; ``explores``: find out more.
         """
         self.learner = Learner(self.plans, kind, self.member.mapping.inline_sizes)
-        self.learner.start(self.member, variants, known, explores)
+        self.learner.start(self.member, variants, known, cpus, explores)
 
     @property
     def lessons(self):

@@ -86,6 +86,14 @@ def across_domains(collective: str) -> list[tuple[int, str, int, int]]:
     }.get(collective, [])
 
 
+def usual_segments(collective: str, ranks: int) -> int:
+    """How many segments of a bank long vectors use. Where all ranks post data at once, more than
+    two ranks' rings of many segments don't fit the caches."""
+    if ranks <= 2 or collective in ("bcast", "reduce", "scan", "exscan"):
+        return ALL_SEGMENTS
+    return 2
+
+
 def defaults(collective: str, ranks: int, oversubscribed: bool,
              domains: int = 1) -> list[tuple[int, str, int, int]]:
     """Built-in rows (up_to, algorithm, section bytes, segments of a bank), measured on 2 cores:
@@ -96,9 +104,7 @@ def defaults(collective: str, ranks: int, oversubscribed: bool,
     """
     if 1 < domains < ranks and (rows := across_domains(collective)):
         return rows
-    # Where all ranks post data at once, more than two ranks' rings of many segments don't fit the
-    # caches.
-    few = ALL_SEGMENTS if ranks <= 2 else 2
+    segments = usual_segments(collective, ranks)
     if collective == "barrier":
         return [(UNLIMITED, "all_read", 0, ALL_SEGMENTS)]
     if collective == "bcast":
@@ -122,7 +128,7 @@ def defaults(collective: str, ranks: int, oversubscribed: bool,
         return [(16 * KIB, "direct", 64 * KIB, ALL_SEGMENTS), chain]
     if collective != "allreduce":
         section = 128 * KIB if collective == "reduce_scatter" else 64 * KIB
-        return [(UNLIMITED, ALGORITHMS[collective][0], section, few)]
+        return [(UNLIMITED, ALGORITHMS[collective][0], section, segments)]
     if ranks <= 2:
         # Two dependent exchanges of halves lose to one of everything, most where the cores share
         # no cache. Small sections keep the segments in the private caches.
@@ -130,7 +136,7 @@ def defaults(collective: str, ranks: int, oversubscribed: bool,
                 (UNLIMITED, "all_read", 64 * KIB, ALL_SEGMENTS)]
     # All-read does the work of all ranks on each, so its limit falls with their number.
     return [(128 * KIB // ranks, "all_read", 16 * KIB, ALL_SEGMENTS),
-            (UNLIMITED, "tiled", 128 * KIB, few)]
+            (UNLIMITED, "tiled", 128 * KIB, segments)]
 
 
 def default_radix(ranks: int, oversubscribed: bool) -> int:

@@ -18,6 +18,7 @@ from smcoll.tuning.select import (
     decision_in,
     may_be_chosen,
     override,
+    usual_segments,
 )
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -27,8 +28,6 @@ LAST_CLASS = 31          # of calls, by powers of two (engine/plans.pxd): all lo
 USUAL_SECTION = 64 * KIB
 # All ranks together reduce ranks**2 vectors in all-read.
 LARGEST_ALL_READ = 16 * MIB
-# Of a bank, where more than two ranks' rings of many segments don't fit the caches.
-FEW_SEGMENTS = 2
 # A variant's number travels in a word (engine/plans.pxd); 0 is the row of the decision table.
 MOST_VARIANTS = 255
 
@@ -39,7 +38,10 @@ def radices(ranks: int) -> list[int]:
 
 
 def worth_its_work(algorithm: str, nbytes: int, ranks: int) -> bool:
-    """Whether an algorithm's work does not grow out of proportion with ranks and bytes."""
+    """Whether an algorithm's work does not grow out of proportion with ranks and bytes, and it does
+    not do what another one does with less."""
+    if ranks <= 2 and algorithm in ("dissemination", "tree"):
+        return False           # all_read's one exchange is theirs, or half of it
     return algorithm != "all_read" or ranks <= 2 or nbytes * ranks <= LARGEST_ALL_READ
 
 
@@ -83,9 +85,10 @@ def learnable(collective: str, usual: Decision, config: Config, ranks: int,
                     continue
                 one = override(usual, collective, row.name, section_bytes=section or None,
                                **chosen)
-                found.append(replace(one, segments=min(one.segments, config.segments)))
-                if section and ranks > 2 and config.segments > FEW_SEGMENTS:
-                    found.append(replace(one, segments=FEW_SEGMENTS))
+                # The same for all: the trials of stores (coll/stores.pyx) count rounds through
+                # the segments in use.
+                found.append(replace(one, segments=min(usual_segments(collective, ranks),
+                                                       config.segments)))
     return tuple(dict.fromkeys(found))[:MOST_VARIANTS]
 
 
