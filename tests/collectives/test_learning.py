@@ -320,7 +320,7 @@ def test_what_was_given_up_is_over_and_comes_again(comm_world):
 
 
 @pytest.mark.one_node
-@pytest.mark.mpi(2, 5)
+@pytest.mark.mpi(2, 8)
 def test_where_ranks_share_cpus_a_trial_takes_the_work_of_all(comm_world, monkeypatch):
     """There the last rank may arrive when the others are done: that it was quick says nothing.
 
@@ -339,6 +339,8 @@ def test_where_ranks_share_cpus_a_trial_takes_the_work_of_all(comm_world, monkey
     with smcoll.Comm(comm_world, config) as comm:
         shares_cpus = comm.engine.oversubscribed
         for _ in range(150):
+            if comm.rank == comm.size - 1:
+                time.sleep(0.002)
             began = time.thread_time_ns()
             comm.Bcast(data)
             worked.append(time.thread_time_ns() - began)
@@ -346,7 +348,7 @@ def test_where_ranks_share_cpus_a_trial_takes_the_work_of_all(comm_world, monkey
         totals = np.sum(comm.allgather(worked), axis=0) / cpus
         if shares_cpus and comm.rank == 0:
             assert recorded
-            assert min(recorded) > min(totals) / 2 and max(recorded) <= max(totals), (
+            assert min(recorded) > 0.6 * min(totals) and max(recorded) <= max(totals), (
                 recorded, totals)
 
 
