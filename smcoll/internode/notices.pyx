@@ -28,7 +28,8 @@ ASK_AFTER = 1.0
 # How long (s) a wait may be in a call that completes though ranks that are ahead gave up.
 COMPLETES_WITHIN = 2.0
 
-_KINDS = {kind.__name__: kind for kind in (Error, MismatchError, PeerError, WaitTimeout)}
+# What the other nodes raise; for all else PeerError, as the ranks of the same node.
+_KINDS = {kind.__name__: kind for kind in (MismatchError, PeerError, WaitTimeout)}
 _being_sent = []                   # by communicators that are gone
 # What the calls of an MPI that survives deaths (ULFM) raise after one; where mpi4py knows of them.
 _DEATHS = {getattr(MPI, name, MPI.ERR_UNKNOWN)

@@ -430,7 +430,7 @@ cdef class SpanningEngine(Engine):
             self.node.abandon()
             self.failure = self.node.failures.failure
             self.notices.announce_failure(
-                Error(f"rank {self.rank} abandoned the communicator"), self.rank,
+                Error(f"rank {self.rank} gave the communicator up"), self.rank,
                 self.rank, self.node.failures.failed_since())
 
     def close(self):
