@@ -39,10 +39,12 @@ class SegmentError(Error):
 class PeerError(Error):
     """A rank that is waited for died or left the collective; the message names it.
 
-    ``ended``: whether it ended in good order, or freed the communicator.
+    ``ended``: whether it ended in good order, or freed the communicator. ``gave_up``: whether it
+    lives, and gave the communicator up for an exception of its own.
     """
 
     ended = False
+    gave_up = False
 
 
 class MismatchError(Error):

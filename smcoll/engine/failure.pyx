@@ -137,8 +137,9 @@ cdef class FailureDetector:
             self.failure = (PeerError, self.explain_absence(blamed, where))
         kind, message = self.failure
         error = kind(message)
-        if load_acquire(&self.team.status.poison) == POISON_PEER_ENDED:
-            error.ended = True
+        reason = load_acquire(&self.team.status.poison)
+        error.ended = reason == POISON_PEER_ENDED
+        error.gave_up = reason == POISON_EXCEPTION
         error.passed_on = status == FAILED_POISONED
         raise error
 
@@ -177,8 +178,11 @@ cdef class FailureDetector:
             reasons = {PeerError: POISON_PEER_DEAD, MismatchError: POISON_MISMATCH,
                        WaitTimeout: POISON_TIMEOUT}
             reason = reasons.get(type(error), POISON_EXCEPTION)
-            ended = getattr(error, "ended", False)
-            self.poison(POISON_PEER_ENDED if ended else reason, blamed,
+            if getattr(error, "ended", False):
+                reason = POISON_PEER_ENDED
+            elif getattr(error, "gave_up", False):
+                reason = POISON_EXCEPTION
+            self.poison(reason, blamed,
                         self.at_latest_now(getattr(error, "since", self.user_call())))
             self.failure = (type(error), str(error))
             self.member.unusable = True

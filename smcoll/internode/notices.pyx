@@ -80,10 +80,11 @@ cdef class Notices:
             return
         self.gave_up = True
         kind = type(error).__name__ if type(error).__name__ in _KINDS else "PeerError"
+        gave_up = type(error).__name__ != kind or getattr(error, "gave_up", False)
         text = str(error) if isinstance(error, Error) else (
             f"rank {mine} gave the communicator up: {type(error).__name__}")
         told = json.dumps({"kind": kind, "text": text[:ALARM // 8], "blamed": blamed,
-                           "ended": getattr(error, "ended", False),
+                           "ended": getattr(error, "ended", False), "gave_up": gave_up,
                            "since": since}).encode()
         left_out = self.presumed_dead(error, blamed) | {self.placement.node_of[mine]}
         ended = set() if self.leaders is None else set(self.leaders.who_ended(self.tag))
@@ -107,7 +108,7 @@ cdef class Notices:
         not come in time lives is known only where the leaders watch each other.
         """
         dead = set() if self.leaders is None else set(self.leaders.look())
-        if ((isinstance(error, PeerError) and not error.ended)
+        if ((isinstance(error, PeerError) and not error.ended and not error.gave_up)
                 or (self.unwatched and isinstance(error, WaitTimeout))):
             dead.add(self.placement.node_of[blamed])
         return dead
@@ -137,6 +138,7 @@ cdef class Notices:
             error = _KINDS[told["kind"]](told["text"])
             error.blamed = told["blamed"]
             error.ended = told["ended"]
+            error.gave_up = told["gave_up"]
             error.passed_on = True
             error.since = told["since"]
             raise error
