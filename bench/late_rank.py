@@ -52,7 +52,7 @@ def measure(arguments: argparse.Namespace) -> list[dict] | None:
     world = MPI.COMM_WORLD
     vectors = np.ones(arguments.bytes // 8), np.empty(arguments.bytes // 8)
     rows = []
-    with smcoll.Comm(world) as ours:
+    with smcoll.Comm(world, smcoll.Config(learn="off")) as ours:
         for late in arguments.late:
             calls: dict[str, list[tuple[float, float]]] = {"mpi": [], "smcoll": []}
             for _ in range(arguments.rounds):

@@ -40,7 +40,8 @@ class PeerError(Error):
     """A rank that is waited for died or left the collective; the message names it.
 
     ``ended``: whether it ended in good order, or freed the communicator. ``gave_up``: whether it
-    lives, and gave the communicator up for an exception of its own.
+    did not die, but gave the communicator up for an exception of its own. Both are of the first
+    error; a later call is refused in the same words, without them.
     """
 
     ended = False

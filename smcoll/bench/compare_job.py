@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -77,7 +78,10 @@ class CompareTask:
             for name, setting in self.contenders(collective).items():
                 key = tuple(setting.items())
                 if key not in accelerated:
-                    config = smcoll.Config(**({"heap": False} | self.config | setting))
+                    # While programs learn, rows would mix what is tried and what is kept.
+                    learn = os.environ.get("SMCOLL_LEARN", "use")
+                    config = smcoll.Config(**({"heap": False, "learn": learn} | self.config
+                                              | setting))
                     accelerated[key] = smcoll.Comm(comm, config)
                 chosen[name] = accelerated[key]
             bench.contenders = [contenders[0], *(

@@ -77,7 +77,8 @@ class SweepTask:
         # The first second of a job is slow whatever runs in it: ranks settle on their cores.
         bench.measure("allreduce", 1024)
         for segment_size, points in itertools.groupby(self.points(), key=lambda point: point[0]):
-            config = smcoll.Config(segment_size=segment_size, strict=True, **self.config)
+            config = smcoll.Config(**{"learn": "off"} | self.config, segment_size=segment_size,
+                                   strict=True)
             with smcoll.Comm(comm, config) as accelerated:
                 for _, collective, nbytes in points:
                     variants = {name_of(one): one for one in self.variants(collective, bench.ranks)}

@@ -87,7 +87,7 @@ class TuneTask:
         from smcoll.bench import measure
         from smcoll.bench.compare_job import facts_about_job, use_heaps
 
-        config = smcoll.Config(strict=True, **self.config, heap=self.heap)
+        config = smcoll.Config(**{"learn": "off"} | self.config, strict=True, heap=self.heap)
         if self.heap:
             use_heaps(config)
         plain = MPI.Intracomm.Dup(MPI.Intracomm(comm))

@@ -235,7 +235,8 @@ def clear_table(setting: str) -> None:
 
 
 def write_table(console: Console, setting: str, record: dict) -> None:
-    """The table's file: this machine's tables of other numbers of ranks stay."""
+    """The table's file: this machine's tables of other numbers of ranks stay. What programs have
+    learned beside older tables is forgotten."""
     file = tables.file_of(setting)
     if file is None:
         return
@@ -250,4 +251,6 @@ def write_table(console: Console, setting: str, record: dict) -> None:
                         "machine": tables.machine(), "date": record["meta"]["date"],
                         "parameters": record["parameters"],
                         "tables": kept + record["tables"]})
+    if setting == "auto" and (found := learned.file()) is not None:
+        tables.clear(found)
     console.print(f"decision table: {file}", soft_wrap=True)

@@ -32,7 +32,8 @@ they do not come, rank 0's next word ends the trial.
 **What a trial's call took** is the time from the last rank's arrival to the last one's departure,
 by the clock that all cores of a node have in common. A rank that comes late does not count. Where
 ranks share CPUs, the last one may arrive when the others are done, and that time says nothing: what
-counts is the CPU time of all ranks in the call, divided by the CPUs.
+counts is the CPU time of all ranks in the call, divided by the CPUs. (A rank that waits while
+nobody else wants its CPU works, too, for up to a millisecond.)
 """
 
 cimport cython
@@ -327,6 +328,8 @@ cdef class Learner:
         self.explored = &self.classes[self.collective][self.size_class]
         self.patience = PATIENCE
         runner_up = self.known.get((self.collective, self.size_class))
+        if runner_up == current:
+            runner_up = None
         self.exploration = Exploration(candidates, current,
                                        None if runner_up is None else (runner_up,))
 

@@ -80,16 +80,18 @@ cdef class Notices:
             return
         self.gave_up = True
         kind = type(error).__name__ if type(error).__name__ in _KINDS else "PeerError"
-        gave_up = type(error).__name__ != kind or getattr(error, "gave_up", False)
+        was_ended = getattr(error, "ended", False)
+        gave_up = not was_ended and (type(error).__name__ != kind
+                                     or getattr(error, "gave_up", False))
         text = str(error) if isinstance(error, Error) else (
             f"rank {mine} gave the communicator up: {type(error).__name__}")
         told = json.dumps({"kind": kind, "text": text[:ALARM // 8], "blamed": blamed,
-                           "ended": getattr(error, "ended", False), "gave_up": gave_up,
+                           "ended": was_ended, "gave_up": gave_up,
                            "since": since}).encode()
         left_out = self.presumed_dead(error, blamed) | {self.placement.node_of[mine]}
         ended = set() if self.leaders is None else set(self.leaders.who_ended(self.tag))
-        if getattr(error, "ended", False):
-            ended.add(blamed)
+        if was_ended or gave_up:
+            ended.add(blamed)      # it knows, and may be gone
         for node in range(self.placement.nodes):
             peer = self.placement.counterpart(mine, node)
             if peer in ended:

@@ -2,7 +2,7 @@
 
 As STAR-MPI does for messages between nodes (Faraj, Yuan & Lowenthal 2006): the first calls of a
 class are its measurements. Here they go in three stages: each algorithm with sections of the usual
-size; the best one's other ways to use the banks; the best of all by turns with the one in use.
+size; the best one's other sizes of sections; the best of all by turns with the one in use.
 """
 
 from __future__ import annotations
@@ -100,9 +100,8 @@ class Exploration:
         near = [number for number in self.ranking() if self.time(number) <= limit]
         yield from self._finals((self.current, *near[:FINALISTS]))
 
-    def _unlike_usual(self, number: int) -> tuple[int, int]:
-        row = self.variants[number]
-        return abs(row.section_bytes - USUAL_SECTION), -row.segments
+    def _unlike_usual(self, number: int) -> int:
+        return abs(self.variants[number].section_bytes - USUAL_SECTION)
 
     def _finals(self, numbers: tuple[int, ...]) -> Iterator[int]:
         finalists = list(dict.fromkeys(numbers))

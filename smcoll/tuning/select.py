@@ -1,6 +1,7 @@
 """Which algorithm, radices and section size for (collective, bytes, ranks). Knows nothing of MPI.
 
-Order of authority: an explicit setting; a decision table that `smcoll tune` measured for this
+Order of authority: an explicit setting; what communicators have found while programs ran
+(`engine.learning`, over this module's rows); a decision table that `smcoll tune` measured for this
 number of ranks; the performance model with the parameters that it measured; the built-in defaults
 below. The result is a table per collective, made once per communicator on every rank from rank 0's
 settings and table, so that all ranks choose alike.
@@ -86,10 +87,11 @@ def across_domains(collective: str) -> list[tuple[int, str, int, int]]:
     }.get(collective, [])
 
 
-def usual_segments(collective: str, ranks: int) -> int:
+def usual_segments(collective: str, ranks: int, domains: int = 1) -> int:
     """How many segments of a bank long vectors use. Where all ranks post data at once, more than
     two ranks' rings of many segments don't fit the caches."""
-    if ranks <= 2 or collective in ("bcast", "reduce", "scan", "exscan"):
+    if (ranks <= 2 or collective in ("bcast", "reduce", "scan", "exscan")
+            or (1 < domains < ranks and across_domains(collective))):
         return ALL_SEGMENTS
     return 2
 
@@ -104,7 +106,7 @@ def defaults(collective: str, ranks: int, oversubscribed: bool,
     """
     if 1 < domains < ranks and (rows := across_domains(collective)):
         return rows
-    segments = usual_segments(collective, ranks)
+    segments = usual_segments(collective, ranks, domains)
     if collective == "barrier":
         return [(UNLIMITED, "all_read", 0, ALL_SEGMENTS)]
     if collective == "bcast":

@@ -38,10 +38,7 @@ def radices(ranks: int) -> list[int]:
 
 
 def worth_its_work(algorithm: str, nbytes: int, ranks: int) -> bool:
-    """Whether an algorithm's work does not grow out of proportion with ranks and bytes, and it does
-    not do what another one does with less."""
-    if ranks <= 2 and algorithm in ("dissemination", "tree"):
-        return False           # all_read's one exchange is theirs, or half of it
+    """Whether an algorithm's work does not grow out of proportion with ranks and bytes."""
     return algorithm != "all_read" or ranks <= 2 or nbytes * ranks <= LARGEST_ALL_READ
 
 
@@ -87,7 +84,7 @@ def learnable(collective: str, usual: Decision, config: Config, ranks: int,
                                **chosen)
                 # The same for all: the trials of stores (coll/stores.pyx) count rounds through
                 # the segments in use.
-                found.append(replace(one, segments=min(usual_segments(collective, ranks),
+                found.append(replace(one, segments=min(usual_segments(collective, ranks, domains),
                                                        config.segments)))
     return tuple(dict.fromkeys(found))[:MOST_VARIANTS]
 
@@ -135,6 +132,8 @@ def to_try(collective: str, variants: Sequence[Decision], in_class: int, ranks: 
     found: dict[tuple, int] = {}
     for number, row in enumerate(variants, 1):
         if (not worth_its_work(row.algorithm, nbytes, ranks)
+                # Of two ranks, all_read's one exchange is theirs, or half of it.
+                or (ranks <= 2 and row.algorithm in ("dissemination", "tree"))
                 or row.section_bytes < 2 * LONGEST_ELEMENT * ranks    # Engine.holds
                 or (in_lines and not has_inline_form(row.algorithm))
                 or order_of(collective, row) not in orders):
