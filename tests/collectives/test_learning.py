@@ -318,7 +318,7 @@ def test_what_was_given_up_is_over_and_comes_again(comm_world):
 
 
 @pytest.mark.one_node
-@pytest.mark.mpi(2, 8)
+@pytest.mark.mpi(8)
 def test_where_ranks_share_cpus_a_trial_takes_the_work_of_all(comm_world, monkeypatch):
     """There the last rank may arrive when the others are done: that it was quick says nothing.
 
@@ -335,7 +335,8 @@ def test_where_ranks_share_cpus_a_trial_takes_the_work_of_all(comm_world, monkey
     cpus = len(os.sched_getaffinity(0))
     config = smcoll.Config(learn="on", table="off", algorithms="barrier=all_read")
     with smcoll.Comm(comm_world, config) as comm:
-        shares_cpus = comm.engine.oversubscribed
+        if not comm.engine.oversubscribed:
+            pytest.skip("each rank has a CPU of its own")
         for _ in range(150):
             if comm.rank == comm.size - 1:
                 time.sleep(0.002)
@@ -344,7 +345,7 @@ def test_where_ranks_share_cpus_a_trial_takes_the_work_of_all(comm_world, monkey
             worked.append(time.thread_time_ns() - began)
             comm.Barrier()
         totals = np.sum(comm.allgather(worked), axis=0) / cpus
-        if shares_cpus and comm.rank == 0:
+        if comm.rank == 0:
             assert recorded
             assert min(recorded) > 0.6 * min(totals) and max(recorded) <= max(totals), (
                 recorded, totals)
