@@ -4,7 +4,7 @@ cdef enum:
     # A flag line is two cache lines, so that the adjacent-line prefetcher of one rank never drags
     # in what another rank writes.
     LINE_BYTES = 128
-    SMALLEST_IN_TURN = 4096    # bytes (place_in_turn)
+    SMALLEST_IN_TURN = 4096    # bytes (places_in_turn)
     LINE_HEADER = 32           # bytes of a Line before its payload
     MAX_BANKS = 8
     SAMPLES = 8                # calls of a trial that are measured
@@ -168,19 +168,20 @@ cdef inline size_t whole_lines(size_t nbytes) noexcept nogil:
     return (nbytes + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES
 
 
-# Where in its room of a ring a section or chunk of `extent` bytes begins. A short one begins
-# elsewhere in each pass through the ring, so that between two uses of a place twice as much goes
-# through a core as its own cache holds, counting the user's data. Then its lines have left the
-# reader's cache before the writer needs them again. Long vectors push them out by themselves, and
-# few lines come faster from the other core than from farther away. `ring`: how many rooms it has.
-cdef inline size_t place_in_turn(const Layout *layout, uint64_t pass_, size_t extent, size_t room,
-                                 uint64_t ring, size_t nbytes) noexcept nogil:
+# In how many places of its room of a ring a section or chunk of `extent` bytes begins by turns. A
+# short one begins elsewhere in each pass through the ring, so that between two uses of a place twice
+# as much goes through a core as its own cache holds, counting the user's data. Then its lines have
+# left the reader's cache before the writer needs them again. Long vectors push them out by
+# themselves, and few lines come faster from the other core than from farther away. `ring`: how many
+# rooms it has.
+cdef inline uint64_t places_in_turn(const Layout *layout, size_t extent, size_t room,
+                                    uint64_t ring, size_t nbytes) noexcept nogil:
     cdef size_t cache = layout.core_cache
     cdef uint64_t places
     if nbytes < SMALLEST_IN_TURN or cache == 0:
-        return 0
+        return 1
     places = (2 * cache - min(nbytes, cache) + ring * extent - 1) // (ring * extent)
-    return pass_ % min(places, <uint64_t> (room // extent)) * extent
+    return min(places, <uint64_t> (room // extent))
 
 
 cdef inline char *data_region(const Layout *layout, char *base, int rank, int bank,
@@ -221,9 +222,17 @@ cdef inline char *stream_chunk(const Layout *layout, char *base, int rank, int d
                                uint64_t count, size_t nbytes) noexcept nogil:
     cdef uint64_t cells = layout.stream_cells
     cdef size_t extent = whole_lines(min(nbytes, layout.stream_chunk))
+    cdef uint64_t places = places_in_turn(layout, extent, layout.stream_room, cells, nbytes)
     return (rank_range(layout, base, rank) + layout.streams_at + layout.chunks
             + (ring_to(rank, destination) * cells + count % cells) * layout.stream_room
-            + place_in_turn(layout, count // cells, extent, layout.stream_room, cells, nbytes))
+            + count // cells % places * extent)
+
+
+# Whether its place is used for the first time (cells are counted from 2).
+cdef inline bint is_fresh_chunk(const Layout *layout, uint64_t count, size_t nbytes) noexcept nogil:
+    return count // layout.stream_cells <= places_in_turn(
+        layout, whole_lines(min(nbytes, layout.stream_chunk)), layout.stream_room,
+        layout.stream_cells, nbytes)
 
 
 cdef class Mapping:

@@ -28,7 +28,8 @@ cdef struct Section:
     size_t offset              # bytes from the start of the vector
     size_t nbytes
     size_t elements
-    size_t place               # where it begins in every rank's region
+    size_t place               # where it begins in every rank's region,
+    bint is_fresh              # for the first time
     int stores                 # kind with which this rank writes here, or UNKNOWN_STORES
     bint sampled               # whether what that costs is measured:
     int64_t spent              # ns so far,
@@ -211,7 +212,7 @@ cdef inline int stores_for(Call *call, Section *section) noexcept nogil:
     if section.stores == UNKNOWN_STORES:
         section.stores = next_stores(
             team, call.chosen, call.sections_before + section.number,
-            team.layout.banks * section.slot.in_use, &section.sampled)
+            team.layout.banks * section.slot.in_use, section.is_fresh, &section.sampled)
     return section.stores
 
 

@@ -18,7 +18,7 @@ from smcoll.coll.pipeline cimport (
     MAX_PHASES, SECTION_STEPS, STEP_READ, Call, Section, heard_all, occupy, post,
 )
 from smcoll.coll.stores cimport UNKNOWN_STORES, add_store_sample, store_class
-from smcoll.segment cimport place_in_turn, whole_lines
+from smcoll.segment cimport places_in_turn, whole_lines
 from smcoll.sync.team cimport AGAIN, DONE, Team
 from smcoll.sync.waiting cimport wait_awaited
 
@@ -66,6 +66,7 @@ cdef void plan_call(Call *call, int phases, size_t section_bytes,
 
 cdef void open_section(Call *call, Section *section, uint64_t number) noexcept nogil:
     cdef Team *team = call.team
+    cdef uint64_t places
     section.number = number
     section.tick = call.tick + number * SECTION_STEPS
     section.offset = number * call.section_bytes
@@ -77,9 +78,10 @@ cdef void open_section(Call *call, Section *section, uint64_t number) noexcept n
     section.sampled = False
     section.spent = section.stored = 0
     section.slot = team.segments
-    section.place = place_in_turn(&team.layout, section.slot.pass_, call.extent,
-                                  team.layout.segment_size,
-                                  team.layout.banks * team.segments.in_use, call.nbytes)
+    places = places_in_turn(&team.layout, call.extent, team.layout.segment_size,
+                            team.layout.banks * team.segments.in_use, call.nbytes)
+    section.place = section.slot.pass_ % places * call.extent
+    section.is_fresh = section.slot.pass_ <= places     # passes are counted from 1
     call.opened = number + 1
     if not call.single_segment or call.opened == call.sections:
         advance_cursor(&team.layout, &team.segments)

@@ -9,11 +9,13 @@ cdef enum:
     SMALLEST_CHOICE = 4096     # bytes of the first class; below it ordinary stores are used
     SMALLEST_SAMPLE = 1024     # bytes of one copy that is worth looking at the clock
     UNKNOWN_STORES = 0xff      # in a line: its owner did not choose
+    ALL_KINDS = -1             # on trial, in a survey
 
 
 cdef StoreClass *store_class(Team *team, size_t nbytes) noexcept nogil
 cdef describe_stores(Team *team, int collective, size_t nbytes)
 cdef int init_stores(Team *team, int fixed, bint far) except -1
+cdef void survey_again(Team *team, int collective) noexcept nogil
 cdef void free_stores(Team *team) noexcept
 cdef void add_store_sample(StoreClass *chosen, int kind, int64_t ns, size_t nbytes) noexcept nogil
 cdef bint samples_read(StoreClass *chosen, int kind, size_t nbytes) noexcept nogil
@@ -24,11 +26,14 @@ cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t
                        bint *sampled) noexcept nogil
 
 
-# The kind of stores for the class's section number `number`. `ring`: places in the ring. `sampled`:
-# set where its cost is to be measured (add_store_sample). `chosen`: NULL where one kind is fixed.
+# The kind of stores for the class's section number `number`. `ring`: places in the ring. `is_fresh`:
+# of its memory this place is used for the first time. `sampled`: set where its cost is to be measured
+# (add_store_sample). `chosen`: NULL where one kind is fixed.
 cdef inline int next_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t ring,
-                            bint *sampled) noexcept nogil:
+                            bint is_fresh, bint *sampled) noexcept nogil:
     if chosen != NULL:
+        if is_fresh and chosen.on_trial == ALL_KINDS and chosen.is_new:
+            chosen.trial = number // ring + 1
         return choose_stores(team, chosen, number, ring, sampled)
     sampled[0] = False
     return team.stores.fixed if team.stores.fixed >= 0 else 0

@@ -13,13 +13,16 @@ both and takes the cheapest kind. Nothing has to be agreed on: any kind gives th
 each is complete before the flag behind it is stored.
 
 Figures are kept apart by collective and by size (powers of two), since both change what else a copy
-has to wait for. A trial of another kind is some rounds through the ring of segments, of which one
-segment in eight takes part: first it is written with the kind in use, then with the other, and the
-lowest cost of each counts. The dearer a kind was, the rarer it is tried, so that a rank's trials
-cost less than 1 %; at once where the cost of reading has changed. When a trial begins, and with
-which kind, follows from how many sections the class has had. That is the same on all ranks that
-store alike: so they try at the same time, since all wait for the slowest, and who reads from all of
-them sees one kind.
+has to wait for. First comes a survey: some rounds through the ring of segments, of which one segment
+in eight is written with each kind, and the lowest cost of each counts. It begins when the ring's
+memory has been used once: before, no other core has its lines, and every kind is cheap. There is
+another where the cost of reading has changed, and where the collective's calls follow another
+algorithm from now on. In between each other kind has a trial now and then,
+where one segment in eight is written first with the kind in use, then with the other; the dearer a
+kind was, the rarer, so that a rank's trials cost less than 1 %. When one begins, and with which
+kind, follows from how many sections the class has had. That is the same on all ranks that store
+alike: so they try at the same time, since all wait for the slowest, and who reads from all of them
+sees one kind.
 
 =================  ==============================  ==============================================
 word               stored by                       loaded by
@@ -53,6 +56,7 @@ cdef enum:
     SAMPLE_EVERY = 9 << 15
     SAMPLED_ROUNDS = 3         # with each kind, and one between them
     TRIAL_ROUNDS = 2 * SAMPLED_ROUNDS + 1
+    SURVEY_ROUNDS = 3
     SHORTEST_PAUSE = 8         # rounds from one trial's begin to the next, a power of two,
     LONGEST_PAUSE = 1 << 14    # as all are
     ONE_SEGMENT_IN = 8
@@ -63,7 +67,7 @@ cdef enum:
 
 cdef double NS_A_LINE = 64.0 / UNIT
 cdef double BETTER = 0.85      # a kind that costs less than so much of what the one in use does ...
-cdef double CHANGED = 1.5      # ... and a change of its cost by which the next trials come at once
+cdef double CHANGED = 1.5      # ... and a change of its cost by which there is a survey
 cdef double OUTLIER = 2.0      # a sample counts at most so many times what was known
 cdef double TRIAL_SHARE = 0.005   # of all time is for what trials cost more
 
@@ -160,8 +164,7 @@ cdef void plan_trial(StoreClass *chosen, uint64_t round) noexcept nogil:
         hashed = chosen.trial * <uint64_t> 0x9E3779B97F4A7C15
         chosen.trial += (hashed >> 32) % pause
         chosen.on_trial = kind_on_trial(chosen, chosen.trial)
-        if (chosen.challenger >= 0 or chosen.at_once > 0
-                or chosen.cost[chosen.on_trial] == 0):
+        if chosen.challenger >= 0 or chosen.cost[chosen.on_trial] == 0:
             break
         excess = max(0.0, chosen.cost[chosen.on_trial] / chosen.cost[chosen.stores] - 1)
         if (pause >= LONGEST_PAUSE or (SAMPLED_ROUNDS + 1) * excess
@@ -169,6 +172,14 @@ cdef void plan_trial(StoreClass *chosen, uint64_t round) noexcept nogil:
             break
         pause *= 2
     chosen.turn = hashed >> 61
+    chosen.is_new = True
+    chosen.next_look = round + SHORTEST_PAUSE
+
+
+cdef void plan_survey(StoreClass *chosen, uint64_t round) noexcept nogil:
+    chosen.trial = round + 1
+    chosen.on_trial = ALL_KINDS
+    chosen.turn = chosen.trial
     chosen.is_new = True
     chosen.next_look = round + SHORTEST_PAUSE
 
@@ -188,7 +199,6 @@ cdef void end_trial(Team *team, StoreClass *chosen, uint64_t round) noexcept nog
         chosen.failures += 1
     else:
         chosen.failures = 0
-        chosen.at_once -= chosen.at_once > 0
         if chosen.cost[kind] >= BETTER * chosen.cost[chosen.stores]:
             chosen.challenger = -1
         elif was_unknown or chosen.challenger == kind:
@@ -201,31 +211,75 @@ cdef void end_trial(Team *team, StoreClass *chosen, uint64_t round) noexcept nog
     plan_trial(chosen, round)
 
 
+cdef void end_survey(Team *team, StoreClass *chosen, uint64_t round) noexcept nogil:
+    """Take the cheapest kind. Those that are not known yet have the next trials."""
+    cdef int kind, cheapest = chosen.stores
+    for kind in range(STORES_KINDS):
+        if (has_stores(kind) and find_costs(team, chosen, kind)
+                and chosen.cost[kind] < chosen.cost[cheapest]):
+            cheapest = kind
+    if chosen.cost[cheapest] < BETTER * chosen.cost[chosen.stores]:
+        chosen.stores = cheapest
+    chosen.challenger = -1
+    chosen.failures = 0
+    chosen.read_then = readers_cost(team, chosen, chosen.stores)
+    plan_trial(chosen, round)
+
+
+cdef int stores_in_survey(const StoreClass *chosen, uint64_t segment, uint32_t ring,
+                          bint *sampled) noexcept nogil:
+    cdef int kind = <int> ((segment + chosen.turn) % min(ring, <uint32_t> ONE_SEGMENT_IN))
+    sampled[0] = kind < STORES_KINDS and has_stores(kind)
+    return kind if sampled[0] else chosen.stores
+
+
+cdef int stores_in_trial(const StoreClass *chosen, uint64_t segment, uint32_t ring, uint64_t done,
+                         bint *sampled) noexcept nogil:
+    cdef bint takes_part = segment % ONE_SEGMENT_IN == chosen.turn % ring
+    sampled[0] = takes_part and done != SAMPLED_ROUNDS
+    return chosen.on_trial if takes_part and done >= SAMPLED_ROUNDS else chosen.stores
+
+
 cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t ring,
                        bint *sampled) noexcept nogil:
     cdef uint64_t round = number // ring, done
-    cdef int kind
+    cdef bint is_survey
+    cdef int kind, stores
     sampled[0] = False
+    if chosen.is_due:
+        chosen.is_due = False
+        plan_survey(chosen, round)
+    is_survey = chosen.on_trial == ALL_KINDS
     if round < chosen.trial:
         if round >= chosen.next_look:
             chosen.next_look = round + SHORTEST_PAUSE
-            if chosen.at_once == 0 and has_changed(team, chosen):
-                chosen.at_once = STORES_KINDS - 1
-                plan_trial(chosen, round)
+            if has_changed(team, chosen):
+                plan_survey(chosen, round)
         return chosen.stores
     done = round - chosen.trial
-    if done >= TRIAL_ROUNDS:
+    if is_survey and ring < STORES_KINDS:
+        plan_trial(chosen, round)      # not a segment for each
+    elif is_survey and done >= SURVEY_ROUNDS:
+        end_survey(team, chosen, round)
+    elif done >= TRIAL_ROUNDS:
         end_trial(team, chosen, round)
+    if round < chosen.trial:
         return chosen.stores
-    if number % ring % ONE_SEGMENT_IN != chosen.turn % ring:
-        return chosen.stores
-    if chosen.is_new:
+    stores = (stores_in_survey(chosen, number % ring, ring, sampled) if is_survey else
+              stores_in_trial(chosen, number % ring, ring, done, sampled))
+    if sampled[0] and chosen.is_new:
         # What was written before and is closed only now does not count.
         for kind in range(STORES_KINDS):
             chosen.lowest[kind] = 0
         chosen.is_new = False
-    sampled[0] = done != SAMPLED_ROUNDS
-    return chosen.stores if done < SAMPLED_ROUNDS else chosen.on_trial
+    return stores
+
+
+cdef void survey_again(Team *team, int collective) noexcept nogil:
+    """This collective's calls follow another algorithm from now on, alike on all ranks."""
+    cdef int i
+    for i in range(STORE_CLASSES):
+        team.stores.classes[collective * STORE_CLASSES + i].is_due = True
 
 
 # ---------------------------------------------------------------------- as a reader
@@ -280,7 +334,7 @@ cdef int init_stores(Team *team, int fixed, bint far) except -1:
             # Reduced straight into the region, without a copy on the way.
             chosen.stores = STORES_ORDINARY
         chosen.challenger = -1
-        plan_trial(chosen, 0)
+        plan_survey(chosen, 0)
         # More than all ranks' sections between two rounds of a trial.
         chosen.forgotten = 64 * team.size
         chosen.shared = read_costs(&team.layout, team.base, team.rank) + i

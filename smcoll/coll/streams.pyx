@@ -48,7 +48,9 @@ from smcoll.coll.stores cimport (
 from smcoll.datatype.convertor cimport copy_message, pack_next, unpack_next
 from smcoll.memory.cross_memory cimport read_memory
 from smcoll.memory.heap cimport STAGED
-from smcoll.segment cimport Layout, Line, credit_word, refusal_word, stream_chunk, stream_line
+from smcoll.segment cimport (
+    Layout, Line, credit_word, is_fresh_chunk, refusal_word, stream_chunk, stream_line,
+)
 from smcoll.sync.team cimport AGAIN, DONE, FAILED_MISMATCH, FAILED_POISONED, Team
 from smcoll.sync.waiting cimport wait_until
 
@@ -185,7 +187,9 @@ cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
             if message.chosen != NULL:
                 number = message.chosen.sections
                 message.chosen.sections += 1
-            stores = next_stores(team, message.chosen, number, team.layout.stream_cells, &sampled)
+            stores = next_stores(
+                team, message.chosen, number, team.layout.stream_cells,
+                is_fresh_chunk(&team.layout, stream.sent + 1, message.nbytes), &sampled)
             tell_stores(line, stores)
         if sampled:
             began = monotonic_ns()

@@ -40,7 +40,7 @@ cdef class Plans:
     cdef int choices[COLLECTIVES]
     # Of a communicator that learns.
     cdef const uint64_t *told  # rank 0's word; NULL: it does not learn
-    cdef const Team *team
+    cdef Team *team
     cdef uint64_t quiet_until  # in calls before that number the Learner has nothing to do
     cdef uint64_t heeded       # the last word
     cdef News trial            # what it said, where that is one,
@@ -54,10 +54,11 @@ cdef class Plans:
     cdef Tree tree(self, int radix)
     cdef Plan plan(self, int collective, decision)
     cdef const Plan *choose_in_order(self, collective, size_t nbytes, bint commutes) except NULL
-    cdef learn(self, const uint64_t *told, const Team *team, variants, rows)
+    cdef learn(self, const uint64_t *told, Team *team, variants, rows)
     cdef void stop_learning(self) noexcept
     cdef void follow(self, int collective, int size_class, int variant) noexcept nogil
     cdef void trial_is_over(self) noexcept nogil
+    cdef void look(self) noexcept nogil
     cdef void heed(self, uint64_t word) noexcept nogil
     cdef bint is_tried_by(self, const Plan *plan) noexcept nogil
 

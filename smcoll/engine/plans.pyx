@@ -8,6 +8,7 @@ from smcoll.algos cimport functions_of
 from smcoll.base.atomics cimport load_relaxed, load_relaxed_int
 from smcoll.base.signature cimport COLLECTIVES
 from smcoll.coll.pipeline cimport Plan
+from smcoll.coll.stores cimport survey_again
 from smcoll.engine.news cimport TRIAL_CALLS, News, after_in, unpack_news
 from smcoll.sync.team cimport Team
 from smcoll.sync.trees cimport Tree
@@ -77,9 +78,8 @@ cdef class Plans:
         """
         cdef _KeptPlan kept
         number = COLLECTIVE_NUMBERS[collective]
-        if self.told != NULL:
-            # Such calls may be synchronising, too: no word may be missed (learning.pyx).
-            self.heed(load_relaxed(self.told))
+        # Such calls may be synchronising, too: no word may be missed (learning.pyx).
+        self.look()
         if commutes:
             return self.in_table(number, nbytes)
         row = in_rank_order(self.decisions, collective, nbytes)
@@ -93,7 +93,7 @@ cdef class Plans:
 
     # ------------------------------------------------------------------ what is learned
 
-    cdef learn(self, const uint64_t *told, const Team *team, variants, rows):
+    cdef learn(self, const uint64_t *told, Team *team, variants, rows):
         """Heed rank 0's word from now on. Between two calls, alike on all ranks.
 
         ``variants``: ``{collective: [Decision, ...]}``, which its numbers stand for; ``rows``:
@@ -118,6 +118,11 @@ cdef class Plans:
         self.told = NULL
         self.quiet_until = <uint64_t> -1
 
+    cdef void look(self) noexcept nogil:
+        """Heed what rank 0 has told."""
+        if self.told != NULL:
+            self.heed(load_relaxed(self.told))
+
     cdef void heed(self, uint64_t word) noexcept nogil:
         """Take over what rank 0 has told, if it holds already."""
         cdef News news
@@ -140,6 +145,8 @@ cdef class Plans:
     cdef void follow(self, int collective, int size_class, int variant) noexcept nogil:
         """From now on, for good."""
         cdef int *current = &self.variant_of[collective][size_class]
+        if self.team != NULL and current[0] != variant:
+            survey_again(self.team, collective)
         self.differing += (variant != 0) - (current[0] != 0)
         current[0] = variant
         self.follows = self.differing > 0

@@ -53,12 +53,12 @@ cdef struct StoreClass:
     int challenger             # the kind that was cheaper once; -1: none
     uint64_t sections          # that the class has had, of calls in which others stored, too
     uint64_t trial             # the round that begins the next trial, or began this one,
-    int on_trial               # which kind it tries,
+    int on_trial               # which kind it tries; ALL_KINDS: a survey,
     uint64_t turn              # which segments take part,
     bint is_new                # none of them has yet,
+    bint is_due                # a survey is to begin
     uint64_t next_look         # the round that looks for a change of the readers' cost
     double read_then           # which was this at the last comparison
-    int at_once                # so many trials come without a pause
     int failures               # and how many trials before it found nothing
     double lowest[STORES_KINDS]    # what stores cost in this trial,
     double written[STORES_KINDS]   # in the last one,

@@ -10,7 +10,7 @@ from smcoll.coll.routes cimport RouteChoice, add_call, begin_choice
 from smcoll.segment cimport compute_layout
 from smcoll.coll.stores cimport (
     add_read_sample, add_store_sample, free_stores, init_stores, next_stores, samples_read,
-    store_class,
+    store_class, survey_again,
 )
 from smcoll.sync.team cimport StoreClass, Team
 
@@ -25,9 +25,11 @@ cdef class Pair:
     cdef StoreClass *read
     cdef char *base
     cdef size_t nbytes
-    cdef unsigned long long sections
+    cdef unsigned long long sections, fresh
+    cdef unsigned int ring
 
-    def __cinit__(self, size_t nbytes, bint far=False):
+    def __cinit__(self, size_t nbytes, bint far=False, int fresh=64, int ring=16):
+        """``fresh``: sections at the beginning that use their memory for the first time."""
         cdef Team *team
         compute_layout(&self.writer.layout, 2, 2, 8, 131072, 4, 64, 64, 4096)
         self.reader.layout = self.writer.layout
@@ -41,6 +43,7 @@ cdef class Pair:
         init_stores(&self.writer, -1, far)
         init_stores(&self.reader, -1, far)
         self.nbytes = nbytes
+        self.fresh, self.ring = fresh, ring
         self.written = store_class(&self.writer, nbytes)
         self.read = store_class(&self.reader, nbytes)
 
@@ -54,10 +57,14 @@ cdef class Pair:
         """The kind that the writer uses, trials apart."""
         return STORES_NAMES[self.written.stores]
 
+    def change_algorithm(self):
+        survey_again(&self.writer, 2)
+
     def section(self, to_write, to_read):
         """The kind that is used for one section. ``to_write``, ``to_read``: ns by kind."""
         cdef bint sampled
-        cdef int kind = next_stores(&self.writer, self.written, self.sections, 16, &sampled)
+        cdef int kind = next_stores(&self.writer, self.written, self.sections, self.ring,
+                                    self.sections < self.fresh, &sampled)
         self.sections += 1
         name = STORES_NAMES[kind]
         if sampled:

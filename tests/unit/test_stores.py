@@ -157,6 +157,40 @@ def test_a_writer_takes_the_kind_that_costs_it_and_its_readers_least(choices, fa
     assert spent < 1.01 * 20000
 
 
+NEAR = costs(1000, 1100, 3000), costs(1000, 1000, 4000)
+FAR = costs(20000, 19000, 1500), costs(5000, 4000, 4500)
+has_all_kinds = pytest.mark.skipif(len(AVAILABLE) < 3, reason="needs all kinds of stores")
+
+
+@has_all_kinds
+@pytest.mark.parametrize("ring", [3, 8, 16])
+def test_all_kinds_are_compared_in_the_first_rounds_after_the_memory_was_used_once(choices, ring):
+    pair = choices.Pair(32768, fresh=4 * ring, ring=ring)
+    assert set(used(pair, 4 * ring, *NEAR)) == {"string"}
+    used(pair, 5 * ring, *FAR)
+    assert pair.in_use == "non_temporal"
+
+
+@has_all_kinds
+def test_a_ring_with_fewer_segments_than_kinds_has_one_trial_after_the_other(choices):
+    pair = choices.Pair(32768, fresh=2, ring=2)
+    used(pair, 200, *FAR)
+    assert pair.in_use == "non_temporal"
+
+
+@has_all_kinds
+def test_another_algorithm_has_a_survey_of_its_own(choices):
+    pair = choices.Pair(32768)
+    used(pair, 160, *NEAR)
+    before = pair.in_use
+    # Only what writing costs is different.
+    later = costs(20000, 19000, 1500), NEAR[1]
+    used(pair, 16, *later)
+    pair.change_algorithm()
+    used(pair, 80, *later)
+    assert (before, pair.in_use) == ("string", "non_temporal")
+
+
 def test_a_writer_follows_when_the_distance_changes(choices):
     near = costs(1000, 1100, 3000), costs(1000, 1000, 1500)
     far = costs(2500, 2500, 2600), costs(9000, 9000, 1500)
