@@ -2,7 +2,7 @@
 
 As STAR-MPI does for messages between nodes (Faraj, Yuan & Lowenthal 2006): the first calls of a
 class are its measurements. Here they go in three stages: each algorithm with sections of the usual
-size; the best one's other sizes of sections; the best of all by turns with the one in use.
+size; the best ones' other sizes of sections; the best of all by turns with the one in use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from smcoll.tuning.variants import USUAL_SECTION, family
 ROW_IN_TABLE = 0
 FINALISTS = 3
 FINAL_ROUNDS = 2
-# Who is slower than the best by more in the first stages is no finalist.
+# Who is slower than the best by more is not tried with other sections, and is no finalist.
 NEAR_THE_BEST = 1.25
 # What takes the place of the variant in use costs less than so much of it: so nothing flaps.
 BETTER = 0.95
@@ -89,16 +89,19 @@ class Exploration:
             by_family.setdefault(family(row), []).append(number)
         for members in by_family.values():
             yield min(members, key=self._unlike_usual)
-        tried = [number for number in self.ranking() if number in self.variants]
-        if tried:
-            for number in by_family[family(self.variants[tried[0]])]:
-                if number not in self.times:
-                    yield number
-        if not self.times:
-            return
-        limit = NEAR_THE_BEST * self.time(self.ranking()[0])
-        near = [number for number in self.ranking() if self.time(number) <= limit]
-        yield from self._finals((self.current, *near[:FINALISTS]))
+        # Of each algorithm with the radix that was the best.
+        near: dict[str, tuple] = {}
+        for row in (self.variants[one] for one in self._near_the_best() if one in self.variants):
+            near.setdefault(row.algorithm, family(row))
+        for number in (number for one in near.values() for number in by_family[one]):
+            if number not in self.times:
+                yield number
+        yield from self._finals((self.current, *self._near_the_best()[:FINALISTS]))
+
+    def _near_the_best(self) -> list[int]:
+        ranked = self.ranking()
+        return [number for number in ranked
+                if self.time(number) <= NEAR_THE_BEST * self.time(ranked[0])]
 
     def _unlike_usual(self, number: int) -> int:
         return abs(self.variants[number].section_bytes - USUAL_SECTION)

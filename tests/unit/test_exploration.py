@@ -52,6 +52,22 @@ def test_whatever_is_fastest_is_found(ranks, nbytes, collective):
         assert len(exploration.trials) <= 60 and exploration.cost() > 0
 
 
+def test_an_algorithm_that_is_near_the_best_shows_its_other_sections_too():
+    _, _, candidates = variants_for(2, "bcast", 65536)
+    best, other = "scatter_allgather", "fan_out"
+    wanted = min((number for number, row in candidates.items() if row.algorithm == other),
+                 key=lambda number: candidates[number].section_bytes)
+
+    def time_of(number):
+        if number == wanted:
+            return 50.0
+        return 100.0 if number and candidates[number].algorithm == best else 120.0
+
+    exploration = Exploration(candidates)
+    assert explore(exploration, time_of) == wanted
+    assert exploration.trials[1][0] != wanted != exploration.trials[2][0]    # not at first
+
+
 def test_a_little_faster_is_not_enough():
     _, _, candidates = variants_for(2, "allreduce", 65536)
     first = next(iter(candidates))
