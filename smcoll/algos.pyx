@@ -32,6 +32,7 @@ COLLECTIVE_NUMBERS = {
     "scan": COLLECTIVE_SCAN,
     "exscan": COLLECTIVE_EXSCAN,
 }
+COLLECTIVE_NAMES = {number: name for name, number in COLLECTIVE_NUMBERS.items()}
 
 # The lower-case ones, which have no choice of their own.
 OBJECT_COLLECTIVES = {

@@ -87,8 +87,8 @@ def explain_spanning(engine, collective, nbytes):
     if engine.data_refused and not engine.is_inline(collective, 0, nbytes):
         return Explanation(collective, nbytes, "MPI", "MPI's own", {},
                            "the memory could not be reserved on all nodes")
-    algorithm, parameters = engine.describe(collective, nbytes)
-    reasons = ["its ranks are on several nodes"]
+    algorithm, parameters, learned = engine.describe(collective, nbytes)
+    reasons = ["its ranks are on several nodes", *learned]
     if engine.span.unheeded():
         reasons.append(engine.span.unheeded())
     if engine.notices.unwatched:

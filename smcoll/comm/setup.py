@@ -133,10 +133,14 @@ def _check_all(facts: list[dict], problem: str) -> None:
         raise TopologyError(told)
 
 
-def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
-                 instructions: int) -> tuple[NodeEngine | None, str]:
-    """The engine of ranks that are all on this node, or None and why not; alike on all of them."""
+def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instructions: int,
+                 spans: bool = False) -> tuple[NodeEngine | None, str]:
+    """The engine of ranks that are all on this node, or None and why not; alike on all of them.
+
+    ``spans``: as a part of a communicator over several nodes.
+    """
     rank, size = comm.Get_rank(), comm.Get_size()
+    learns = config.learn != "off" and size > 1
     local = max(size, max(fact["job"] for fact in facts))
     budget.set_limit(config.budget, local)
     mapping, problem = _first_that_can_be_had(comm, config, bytes.fromhex(facts[0]["nonce"]))
@@ -158,17 +162,17 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
                  if rank == 0 else None)
         memories = [fact["memory"] for fact in facts]
         locations = [fact["location"] for fact in facts]
-        kind = learned.Kind(size, oversubscribed, len(Domains(locations)), heaps is not None)
+        kind = learned.Kind(size, oversubscribed, len(Domains(locations)), heaps is not None, spans)
         reads = config.kernel_copy and all(map(cross_memory.readable, memories))
 
         def decide(table: dict | None, core_cache: int) -> tuple[dict, dict]:
             decisions = select.decide(config, size, oversubscribed, kind.domains, table, kind.heap,
                                       0 if oversubscribed else core_cache)
-            return decisions, {} if config.learn == "off" else variants.for_communicator(
-                config, decisions, size, kind.domains)
+            return decisions, variants.for_communicator(
+                config, decisions, size, kind.domains) if learns else {}
 
         record = {"table": table, "reads": reads, "cache": sysfs.core_cache(), "known": []}
-        if rank == 0 and config.learn != "off":
+        if rank == 0 and learns:
             try:
                 rows, tried = decide(table, record["cache"])
                 record["known"] = learned.recall(kind, tried, lambda collective, in_class: (
@@ -201,7 +205,7 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict],
                     size, nbytes * min(caches, size)))
             decisions, to_learn = decide(records[0]["table"], core_cache)
             engine.use(decisions)
-            if config.learn != "off":
+            if learns:
                 cpus = max(1, int(min(len(frozenset().union(*masks)), quota)))
                 engine.learn(to_learn, records[0]["known"], kind, cpus, config.learn == "on")
 
@@ -232,7 +236,7 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
     try:
         # Arrays in shared heaps are staged there.
         engine, problem = _node_engine(
-            neighbours, dataclasses.replace(config, heap=False, learn="off"), here, instructions)
+            neighbours, dataclasses.replace(config, heap=False), here, instructions, spans=True)
     except SegmentError as error:
         # Of this node alone: one that raised here would leave the others waiting.
         engine, problem = None, str(error)[:400]

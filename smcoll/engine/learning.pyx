@@ -34,6 +34,11 @@ by the clock that all cores of a node have in common. A rank that comes late doe
 ranks share CPUs, the last one may arrive when the others are done, and that time says nothing: what
 counts is the CPU time of all ranks in the call, divided by the CPUs. (A rank that waits while
 nobody else wants its CPU works, too, for up to a millisecond.)
+
+**In a communicator over several nodes** each node's first rank decides for its node. What is tried
+and counted are the stages in the node; synchronising are the user's calls, Barrier and Allreduce,
+whose stages all depend on that rank. It tells at the beginning of such a call. All look at its word
+at the beginning of each call, so follow it in N + 1.
 """
 
 cimport cython
@@ -55,7 +60,7 @@ from smcoll.sync.team cimport Team
 
 from dataclasses import dataclass
 
-from smcoll.algos import COLLECTIVE_NUMBERS
+from smcoll.algos import COLLECTIVE_NAMES, COLLECTIVE_NUMBERS
 from smcoll.tuning import learned
 from smcoll.tuning.exploration import Exploration
 from smcoll.tuning.select import decision_for
@@ -76,8 +81,6 @@ cdef enum:
 
 cdef uint64_t NUMBER_BITS = (1 << 24) - 1
 cdef uint64_t LONGEST_TIME = (<uint64_t> 1 << 40) - 1
-
-_NAMES = {number: name for name, number in COLLECTIVE_NUMBERS.items()}
 
 
 @dataclass(frozen=True)
@@ -198,15 +201,34 @@ cdef class Learner:
                 known.calls += LOOKS_APART
             self.draw_next(number)
         self.at_event = known.calls >= known.look > 0
-        self.may_go_on = False
-        if synchronises(self.team, collective, plan, nbytes):
-            self.may_go_on = self.has_work and self.over < self.synchronised
-            self.synchronised = number
-            if self.has_work:
-                self.count_at = 0
-        if self.plans.trial_left > 0 and number - self.told_after < self.patience:
-            self.may_go_on = False
+        self.may_go_on = (synchronises(self.team, collective, plan, nbytes)
+                          and self.may_tell_here())
         return self.at_event or self.may_go_on
+
+    cdef bint may_tell_here(self) noexcept nogil:
+        """In a synchronising call: whether all know what was told last, and are done with it."""
+        cdef uint64_t number = self.team.number
+        cdef bint all_are_done = self.has_work and self.over < self.synchronised
+        self.synchronised = number
+        if self.has_work:
+            self.count_at = 0
+        return all_are_done and (self.plans.trial_left == 0
+                                 or number - self.told_after >= self.patience)
+
+    cdef int count_stage(self, int collective, size_t nbytes) except -1:
+        """Of a call over several nodes: each counts. Beside the network that costs nothing."""
+        cdef int in_class = size_class(nbytes)
+        cdef ClassOfCalls *known = &self.classes[collective][in_class]
+        known.calls += 1
+        if self.leads and known.calls >= known.look > 0:
+            self.wait_for_turn(collective, in_class)
+        return 0
+
+    cdef int begin_stages(self) except -1:
+        """In a synchronising call over several nodes; none of its stages is published."""
+        if self.leads and self.may_tell_here():
+            self.go_on()
+        return 0
 
     cdef void draw_next(self, uint64_t number) noexcept nogil:
         """Which call is counted next, behind this one."""
@@ -230,7 +252,7 @@ cdef class Learner:
 
     cdef wait_for_turn(self, int collective, int in_class):
         self.classes[collective][in_class].look = 0
-        name = _NAMES[collective]
+        name = COLLECTIVE_NAMES[collective]
         candidates = to_try(name, self.variants[name], in_class, self.team.size,
                             self.plans.decisions[name], self.inline_sizes)
         if candidates:
@@ -345,7 +367,7 @@ cdef class Learner:
             return False           # nothing to compare the one in use with
         self.known[self.collective, self.size_class] = next(
             (number for number in ranking if number != best), best)
-        self.lessons[_NAMES[self.collective], self.size_class] = Lesson(
+        self.lessons[COLLECTIVE_NAMES[self.collective], self.size_class] = Lesson(
             best, {number: exploration.time(number) for number in ranking}, calls,
             sum(measured for _, _, measured in exploration.trials), exploration.cost())
         return best != current and self.tell(False, best)

@@ -240,19 +240,38 @@ cdef class NodeEngine(Engine):
         """From now on these are one node's ranks of a communicator over several."""
         self.failures.across = across
 
+    cdef int begin_stages(self, bint synchronises) except -1:
+        """A call that spans nodes has its number, and nothing of it is published."""
+        self.plans.look()
+        if synchronises and self.learner is not None:
+            self.learner.begin_stages()
+        return 0
+
     cdef int carry_out_stage(self, int collective, uint64_t signature, uint64_t nbytes,
                              Call *call, const Plan *plan, void *details) except -1:
         """One stage of a call that spans nodes, of ``nbytes`` bytes in all.
 
         The memory that it needs is there: that was agreed between the nodes.
         """
+        cdef int64_t arrived = 0
+        cdef int status
+        # A stage in flag lines may follow a plan of its own, which is no matter of choice.
+        cdef bint is_chosen = (self.learner is not None
+                               and plan == self.plans.choose(collective, call.nbytes))
         self.go_on()
         call.team = self.team
         call.plan = plan
         call.details = details
+        if is_chosen:
+            self.learner.count_stage(collective, call.nbytes)
         self.protocol.enter(True)
+        if is_chosen:
+            arrived = self.learner.arrive(collective, plan, call.nbytes)
         self.protocol.publish(signature, nbytes, call.nbytes)
-        return self.protocol.leave(run_collective(call, collective))
+        status = run_collective(call, collective)
+        if arrived != 0:
+            self.learner.depart(arrived)
+        return self.protocol.leave(status)
 
     cdef int exchange_stage(self, uint64_t signature, Messages messages) except -1:
         """The same with messages; returns how many were truncated."""

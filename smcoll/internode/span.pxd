@@ -50,6 +50,8 @@ cdef class Span:
     cdef size_t section(self, size_t unit)
     cdef uint64_t next_stage(self)
     cdef int bcast(self, char *buffer, size_t nbytes, int local_root) except -1
+    cdef const Plan *reduction_plan(self, int collective, const Reduction *reduction,
+                                    size_t nbytes) except NULL
     cdef int reduce(self, const Reduction *reduction, const char *send, char *recv,
                     size_t elements, int local_root) except -1
     cdef int reduce_scatter(self, const Reduction *reduction, const char *send, char *recv,

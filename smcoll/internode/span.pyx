@@ -6,6 +6,7 @@ the stage's number in it, and its bytes in all, so that ranks that disagree are 
 
 import numpy
 
+from smcoll.algos import COLLECTIVE_NAMES
 from smcoll.internode.placement import layout, neighbours
 from smcoll.tuning.select import decision_for, override
 
@@ -89,13 +90,16 @@ cdef class Span:
                  if collective in ONE_NODE_ONLY]
         return f"the name {', '.join(names)} holds for ranks of one node" if names else ""
 
-    def stage_name(self, collective, size_t nbytes):
-        """The algorithm of a stage of so many bytes in this node."""
+    def stage_name(self, collective, size_t nbytes, list reasons):
+        """The algorithm of a stage of so many bytes in this node; ``reasons`` gets its own."""
         if collective == "bcast" and nbytes <= self.in_lines and not self.bcast_is_named:
             return "fan_out"
         if collective == "reduce" and nbytes <= self.in_lines and not self.reduce_is_named:
             return "fan_in"
-        return decision_for(self.node.decisions, collective, nbytes).algorithm
+        learned, why = self.node.what_is_learned(collective, nbytes)
+        if why is not None:
+            reasons.append(f"{collective} in the nodes: {why}")
+        return (learned or decision_for(self.node.decisions, collective, nbytes)).algorithm
 
     # ------------------------------------------------------------------ who does what
 
@@ -147,6 +151,12 @@ cdef class Span:
         self.across.patience = 1.5
         return self.node.carry_out_stage(COLLECTIVE_BCAST, stage, self.total, &call, plan, NULL)
 
+    cdef const Plan *reduction_plan(self, int collective, const Reduction *reduction,
+                                    size_t nbytes) except NULL:
+        if reduction.operation.kernel != NULL:
+            return self.node.plans.choose(collective, nbytes)
+        return self.node.ordered_plan(COLLECTIVE_NAMES[collective], nbytes, not reduction.ordered)
+
     cdef int reduce(self, const Reduction *reduction, const char *send, char *recv,
                     size_t elements, int local_root) except -1:
         """``send`` of all of this node's ranks into ``recv`` of one of them."""
@@ -156,7 +166,7 @@ cdef class Span:
                             reduction.operation, local_root)
         if not reduction.internal and (reduction.ordered or self.reduce_is_named
                                        or call.nbytes > self.in_lines):
-            plan = self.node.ordered_plan("reduce", call.nbytes, not reduction.ordered)
+            plan = self.reduction_plan(COLLECTIVE_REDUCE, reduction, call.nbytes)
         return self.node.carry_out_stage(COLLECTIVE_REDUCE, self.next_stage(), self.total,
                                          &call, plan, NULL)
 
@@ -164,8 +174,7 @@ cdef class Span:
                             const Partition *blocks) except -1:
         cdef Call call
         cdef size_t nbytes = blocks.begin[self.locals]
-        cdef const Plan *plan = self.node.ordered_plan("reduce_scatter", nbytes,
-                                                       not reduction.ordered)
+        cdef const Plan *plan = self.reduction_plan(COLLECTIVE_REDUCE_SCATTER, reduction, nbytes)
         self.node.fill_call(&call, send, recv, nbytes // reduction.unit, reduction.unit,
                             reduction.operation, 0)
         return self.node.carry_out_stage(
@@ -178,7 +187,7 @@ cdef class Span:
                             reduction.unit, reduction.operation, 0)
         return self.node.carry_out_stage(
             collective, self.next_stage(), self.total, &call,
-            self.node.plans.choose(collective, call.nbytes), NULL)
+            self.reduction_plan(collective, reduction, call.nbytes), NULL)
 
     cdef int allgather(self, Gathering *blocks) except -1:
         cdef Call call

@@ -260,6 +260,9 @@ cdef class SpanningEngine(Engine):
         start = started(tally, call.nbytes)
         tally.from_c += self.from_c
         try:
+            # Of both, all stages depend on what the node's first rank contributes.
+            self.node.begin_stages(collective == COLLECTIVE_BARRIER or (
+                collective == COLLECTIVE_ALLREDUCE and call.nbytes > 0))
             self.compose(collective, call, details)
         except BaseException as error:
             self.fail_everywhere(error)
@@ -336,11 +339,12 @@ cdef class SpanningEngine(Engine):
     # ------------------------------------------------------------------ what it is
 
     def describe(self, collective, size_t nbytes):
-        """(algorithm, parameters) between and in the nodes, for ``Comm.explain``.
+        """(algorithm, parameters, reasons) between and in the nodes, for ``Comm.explain``.
 
         ``stages``: algorithms in a node, between nodes, and in a node, as far as they have names.
         """
         cdef Span span = self.span
+        reasons = []
         cdef size_t section = min(nbytes, span.section(1))
         parameters = {"nodes": span.nodes}
         if collective == "barrier":
@@ -348,29 +352,37 @@ cdef class SpanningEngine(Engine):
         if collective == "allreduce" and reducing.is_sliced(span, nbytes):
             users = reducing.users_of_network(span)
             parameters |= {"network_ranks": users, "section_bytes": span.section(1), "stages": [
-                span.stage_name("reduce_scatter", min(nbytes, span.section(1) * <size_t> users)),
+                span.stage_name("reduce_scatter", min(nbytes, span.section(1) * <size_t> users),
+                                reasons),
                 f"slices by {users} ranks of a node",
-                span.stage_name("allgather", section // <size_t> users)]}
-            return "slices between nodes", parameters
+                span.stage_name("allgather", section // <size_t> users, reasons)]}
+            return "slices between nodes", parameters, reasons
         if collective == "allgather" and not moving.is_bundled(span, nbytes):
-            return "blocks between pairs of ranks", parameters
+            return "blocks between pairs of ranks", parameters, reasons
         if collective in ("allreduce", "barrier"):
             parameters["between_nodes"] = chosen_between(span, nbytes)
-            parameters["stages"] = [span.stage_name("reduce", nbytes), parameters["between_nodes"],
-                                    span.stage_name("bcast", nbytes)]
+            parameters["stages"] = [
+                span.stage_name("reduce", nbytes, reasons), parameters["between_nodes"],
+                span.stage_name("bcast", nbytes, reasons)]
         if collective in ("bcast", "reduce"):
             tree = "chain" if moving.is_chained(span, nbytes) and collective == "bcast" else (
                 "binomial tree")
             parameters["section_bytes"] = span.section(1)
-            parameters["stages"] = [tree, span.stage_name(collective, section)]
+            parameters["stages"] = [tree, span.stage_name(collective, section, reasons)]
             if collective == "reduce":
                 parameters["stages"].reverse()
         if collective in ("gather", "scatter", "alltoall"):
             parameters["bundle_size"] = span.bundle_size
-            return "a bundle for each pair of nodes", parameters
+            return "a bundle for each pair of nodes", parameters, reasons
         if collective == "reduce_scatter":
-            return "a part for each node", parameters
-        return "leaders", parameters
+            return "a part for each node", parameters, reasons
+        return "leaders", parameters, reasons
+
+    def keep_lessons(self):
+        self.node.keep_lessons()
+
+    def lines_of_lessons(self):
+        return [f"in the nodes, {line}" for line in self.node.lines_of_lessons()]
 
     def is_inline(self, collective, int algorithm, size_t nbytes):
         """Whether such a call travels in the flag lines, where operands need no order."""

@@ -27,13 +27,15 @@ IN_TABLE = None          # stands for the row of the decision table
 class Kind:
     """Communicators that are alike: what one has found holds for the others.
 
-    ``domains``: parts of the hardware that the ranks lie in.
+    ``domains``: parts of the hardware that the ranks lie in; ``spans``: they are a node's part of
+    a communicator over several, whose stages take turns with the network.
     """
 
     ranks: int
     oversubscribed: bool
     domains: int
     heap: bool
+    spans: bool = False
 
     def __str__(self) -> str:
         words = [f"{self.ranks} ranks"]
@@ -43,6 +45,8 @@ class Kind:
             words.append("more than cores")
         if self.heap:
             words.append("with shared heaps")
+        if self.spans:
+            words.append("of a communicator over several nodes")
         return ", ".join(words)
 
 

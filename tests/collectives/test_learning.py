@@ -1,152 +1,25 @@
 """A communicator that learns: all ranks change at the same call, results stay right, the best wins.
 
-What is tried, and when, depends on times. Here an exploration of the tests' own takes the place of
-``tuning.exploration.Exploration``, so that rows change as often as they can.
+What is tried, and when, depends on times; so most of these tests are ``restless``.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import time
 
 import numpy as np
 import pytest
 from mpi4py import MPI
+from restless import Program, Restless, be_restless
 
 import smcoll
 from smcoll.engine import learning
 from smcoll.tuning import exploration, select
 from smcoll.tuning.variants import for_communicator, order_of
 
-KINDS = ("ordered", "bcast", "reduce", "scan", "allgather", "reduce_scatter", "gather", "object",
-         "objects")
 SIZES = (8, 200, 600, 4096, 10_000, 70_000, 300_000)
-
-
-class Restless:
-    """Tries variants at random for ever, and now and then keeps one."""
-
-    changes = 0
-    given_up = False
-
-    def __init__(self, variants, current=0, known=None):
-        self.numbers = [0, *variants]
-        self.left = random.randint(1, 6)
-
-    def next(self):
-        Restless.changes += 1
-        self.left -= 1
-        return random.choice(self.numbers) if self.left else None
-
-    def record(self, nanoseconds):
-        assert all(0 < ns < 10**12 for ns in nanoseconds), nanoseconds
-
-    def best(self):
-        return random.choice(self.numbers)
-
-    def ranking(self):
-        return self.numbers
-
-    def time(self, number):
-        return 1.0
-
-    def cost(self):
-        return 0.0
-
-    trials = ()
-
-
-def restless(monkeypatch):
-    monkeypatch.setattr(learning, "Exploration", Restless)
-    monkeypatch.setattr(Restless, "changes", 0)
-
-
-class Program:
-    """A random program, the same on all ranks; what each rank sends follows from the call."""
-
-    def __init__(self, comm, seed):
-        self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
-        self.random = random.Random(seed)
-        self.own = random.Random(seed * 100 + self.rank)
-        self.call = 0
-
-    def data(self, rank, elements):
-        return (np.arange(elements) % 17 + rank + self.call % 5).astype("d")
-
-    def run(self, calls, sizes):
-        self.last = MPI.Op.Create(lambda one, other, _: None, commute=False)
-        for number in range(calls):
-            if number % 500 == 0:      # few classes at a time: so each comes often
-                kinds = ["allreduce", "barrier", *self.random.sample(KINDS, 2)]
-                size = self.random.choice(sizes)
-            self.call += 1
-            if self.own.random() < 0.01:
-                for _ in range(self.own.randint(1, 20_000)):
-                    pass
-            getattr(self, self.random.choice(kinds))(size // 8, self.random.randrange(self.size))
-        self.last.Free()               # mpi4py has room for few
-
-    def sum_of(self, elements, ranks=None):
-        return sum(self.data(rank, elements) for rank in range(ranks or self.size))
-
-    def barrier(self, elements, root):
-        self.comm.Barrier()
-
-    def allreduce(self, elements, root):
-        result = np.empty(elements)
-        self.comm.Allreduce(self.data(self.rank, elements), result)
-        assert np.array_equal(result, self.sum_of(elements)), (self.call, elements)
-
-    def ordered(self, elements, root):
-        """By an operation that does not commute: synchronising, and following no variant."""
-        elements = min(elements, 50)
-        result = np.empty(elements)
-        self.comm.Allreduce(self.data(self.rank, elements), result, self.last)
-        assert np.array_equal(result, self.data(self.size - 1, elements)), self.call
-
-    def bcast(self, elements, root):
-        buffer = self.data(root, elements) if self.rank == root else np.empty(elements)
-        self.comm.Bcast(buffer, root)
-        assert np.array_equal(buffer, self.data(root, elements)), (self.call, elements)
-
-    def reduce(self, elements, root):
-        result = np.empty(elements)
-        self.comm.Reduce(self.data(self.rank, elements), result, root=root)
-        assert self.rank != root or np.array_equal(result, self.sum_of(elements)), self.call
-
-    def scan(self, elements, root):
-        result = np.empty(elements)
-        self.comm.Scan(self.data(self.rank, elements), result)
-        assert np.array_equal(result, self.sum_of(elements, self.rank + 1)), self.call
-
-    def allgather(self, elements, root):
-        result = np.empty((self.size, elements))
-        self.comm.Allgather(self.data(self.rank, elements), result)
-        for rank in range(self.size):
-            assert np.array_equal(result[rank], self.data(rank, elements)), (self.call, rank)
-
-    def reduce_scatter(self, elements, root):
-        block = elements // self.size + 1
-        result = np.empty(block)
-        self.comm.Reduce_scatter_block(self.data(self.rank, block * self.size), result)
-        whole = self.sum_of(block * self.size)
-        assert np.array_equal(result, whole[self.rank * block:(self.rank + 1) * block]), self.call
-
-    def gather(self, elements, root):
-        result = np.empty((self.size, elements))
-        self.comm.Gather(self.data(self.rank, elements), result, root)
-        assert self.rank != root or all(
-            np.array_equal(result[rank], self.data(rank, elements)) for rank in range(self.size))
-
-    def object(self, elements, root):
-        assert self.comm.bcast(self.call if self.rank == root else None, root) == self.call
-
-    def objects(self, elements, root):
-        text = "x" * min(elements, 3000)
-        assert self.comm.allgather((self.rank, text)) == [
-            (rank, text) for rank in range(self.size)]
 
 
 @pytest.mark.one_node
@@ -154,7 +27,7 @@ class Program:
 @pytest.mark.parametrize("sizes", [SIZES[:4], SIZES[3:]], ids=["short", "long"])
 def test_results_stay_right_while_rows_change_all_the_time(comm_world, mpi_ranks, sizes,
                                                            monkeypatch):
-    restless(monkeypatch)
+    be_restless(monkeypatch)
     # A communicator explores most in its first calls. How much in all depends on the clock.
     for seed in range(40):
         with smcoll.Comm(comm_world, smcoll.Config(learn="on", strict=True)) as comm:
@@ -182,7 +55,7 @@ def test_what_is_told_while_operations_have_no_kernel_is_heeded(comm_world, monk
     Classes that come alike are due together: so one's row and the next one's trial may be told
     within one series of such operations.
     """
-    restless(monkeypatch)
+    be_restless(monkeypatch)
     monkeypatch.setattr(learning, "Exploration", Decided)
     learned = 0
     for seed in range(12):
@@ -354,7 +227,7 @@ def test_where_ranks_share_cpus_a_trial_takes_the_work_of_all(comm_world, monkey
 @pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_a_class_without_alternatives_is_not_explored(comm_world, monkeypatch):
-    restless(monkeypatch)
+    be_restless(monkeypatch)
     with smcoll.Comm(comm_world, smcoll.Config(learn="on", table="off")) as comm:
         send, recv = np.ones(1), np.empty(1)
         for _ in range(500):
@@ -368,7 +241,7 @@ def test_a_class_without_alternatives_is_not_explored(comm_world, monkeypatch):
 def test_what_no_synchronising_call_let_begin_begins_with_the_first_that_come(comm_world,
                                                                              monkeypatch):
     """Rank 0 looks at few of many calls without one, and at all again when there are some."""
-    restless(monkeypatch)
+    be_restless(monkeypatch)
     with smcoll.Comm(comm_world, smcoll.Config(learn="on", table="off")) as comm:
         data = np.ones(2048)
         for _ in range(5000):
@@ -392,7 +265,7 @@ def test_what_no_synchronising_call_let_begin_begins_with_the_first_that_come(co
     ({"learn": "on", "algorithms": "allreduce=tiled"}, "the algorithm was named"),
 ])
 def test_nothing_is_tried_where(comm_world, settings, why, monkeypatch):
-    restless(monkeypatch)
+    be_restless(monkeypatch)
     data = np.ones(10_000)
     with smcoll.Comm(comm_world, smcoll.Config(**settings)) as comm:
         for _ in range(200):
@@ -404,7 +277,7 @@ def test_nothing_is_tried_where(comm_world, settings, why, monkeypatch):
 @pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_who_decides_by_hand_ends_the_learning(comm_world, monkeypatch):
-    restless(monkeypatch)
+    be_restless(monkeypatch)
     data = np.ones(10_000)
     with smcoll.Comm(comm_world, smcoll.Config(learn="on")) as comm:
         for _ in range(100):
@@ -461,7 +334,7 @@ def mpi_default(comm, told):
 @pytest.mark.mpi(2)
 def test_a_freed_communicator_that_learned_is_refused(comm_world, monkeypatch):
     """Its shared memory is gone, and with it the word that calls look at."""
-    restless(monkeypatch)
+    be_restless(monkeypatch)
     comm = smcoll.Comm(comm_world, smcoll.Config(learn="on"))
     for _ in range(50):
         comm.Barrier()
@@ -476,7 +349,7 @@ def test_a_freed_communicator_that_learned_is_refused(comm_world, monkeypatch):
 @pytest.mark.mpi(2)
 def test_a_forked_child_changes_nothing_for_its_parent(comm_world, monkeypatch):
     """It is refused, and tells nobody anything: not even the child of rank 0."""
-    restless(monkeypatch)
+    be_restless(monkeypatch)
     data, result = np.ones(2000), np.empty(2000)
     with smcoll.Comm(comm_world, smcoll.Config(learn="on")) as comm:
         for _ in range(40):
