@@ -67,5 +67,5 @@ cdef inline void unpack_block(Call *call, Section *section, Gathering *blocks, i
     if blocks.recv[rank].runs == NULL:
         kind = stores_of(call, section, rank)
     began = start_reading(call.chosen, kind, nbytes)
-    unpack_next(&blocks.recv[rank], region(call, section, rank), nbytes)
+    unpack_next(&blocks.recv[rank], region(call, section, rank), nbytes, kind)
     end_reading(call.chosen, kind, began, nbytes)

@@ -291,8 +291,10 @@ cdef inline void reduce_for_all(Call *call, Section *section, char *out, char *t
 # With which stores `rank` has written its part of this section: what it has posted was heard.
 cdef inline int stores_of(Call *call, Section *section, int rank) noexcept nogil:
     cdef Team *team = call.team
-    if call.chosen == NULL or rank == team.rank:
+    if rank == team.rank:
         return UNKNOWN_STORES
+    if call.chosen == NULL:
+        return team.stores.fixed if team.stores.fixed >= 0 else UNKNOWN_STORES
     return told_stores(segment_line(&team.layout, team.base, rank, section.slot.bank,
                                     section.slot.slot))
 
@@ -322,7 +324,7 @@ cdef inline void deliver(Call *call, Section *section, int rank, size_t offset,
         end_storing(section, began, 0)
         return
     began = start_reading(call.chosen, kind, nbytes)
-    copy_result(call.recv + offset, source, nbytes, call.streaming)
+    copy_result(call.recv + offset, source, nbytes, call.streaming, kind)
     end_reading(call.chosen, kind, began, nbytes)
 
 

@@ -293,7 +293,7 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
         if message.heap_offset == STAGED and place != line.payload:
             kind = told_stores(line)
         began = start_reading(message.chosen, kind, wanted)
-        unpack_next(&message.convertor, place, wanted)
+        unpack_next(&message.convertor, place, wanted, kind)
         end_reading(message.chosen, kind, began, wanted)
         message.done += piece
         stream.received += 1

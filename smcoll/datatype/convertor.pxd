@@ -21,5 +21,6 @@ cdef struct Convertor:
 cdef void start_convertor(Convertor *convertor, char *address, const Runs *runs,
                           size_t nbytes) noexcept nogil
 cdef void pack_next(Convertor *convertor, char *out, size_t nbytes, int stores=*) noexcept nogil
-cdef void unpack_next(Convertor *convertor, const char *data, size_t nbytes) noexcept nogil
+cdef void unpack_next(Convertor *convertor, const char *data, size_t nbytes,
+                      int written=*) noexcept nogil
 cdef void copy_message(Convertor *source, Convertor *target, size_t nbytes) noexcept nogil

@@ -82,12 +82,14 @@ cdef void pack_next(Convertor *convertor, char *out, size_t nbytes,
     convertor.done += nbytes
 
 
-cdef void unpack_next(Convertor *convertor, const char *data, size_t nbytes) noexcept nogil:
-    """The next ``nbytes`` bytes of the message, from contiguous memory."""
+cdef void unpack_next(Convertor *convertor, const char *data, size_t nbytes,
+                      int written=STORES_ORDINARY) noexcept nogil:
+    """The next ``nbytes`` bytes of the message, from contiguous memory that was ``written`` so."""
     if nbytes == 0:
         return
     if convertor.runs == NULL:
-        copy_result(convertor.address + convertor.done, data, nbytes, convertor.streaming)
+        copy_result(convertor.address + convertor.done, data, nbytes, convertor.streaming,
+                    written)
     else:
         copy_runs(convertor, <char *> data, nbytes, False)
     convertor.done += nbytes

@@ -64,6 +64,7 @@ cdef class Engine:
     cdef int barrier_(self, const Plan *plan, bint holds_gil) except -1 nogil:
         cdef Call call
         call.send = call.recv = NULL
+        call.operation = NULL
         call.nbytes = 0
         call.holds_gil = holds_gil
         return self.carry_out(

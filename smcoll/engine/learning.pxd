@@ -48,7 +48,7 @@ cdef class Learner:
     cdef bint look_at_call(self, int collective, const Plan *plan, size_t nbytes) noexcept nogil
     cdef bint may_tell_here(self) noexcept nogil
     cdef int count_stage(self, int collective, size_t nbytes) except -1
-    cdef int begin_stages(self) except -1
+    cdef int lead_stages(self) except -1
     cdef int lead(self, int collective, size_t nbytes) except -1
     cdef int64_t arrive_on_trial(self, int collective, const Plan *plan,
                                  size_t nbytes) noexcept nogil

@@ -8,7 +8,8 @@ word of its control pages at the beginning of each call, in a line that they loo
 word                stored by                         loaded by
 ==================  ================================  ============================================
 ``told_by``         rank 0, relaxed, before it        all ranks, relaxed, when they choose what a
-                    enters a synchronising call       call follows
+                    enters a synchronising call       call follows; over several nodes when it
+                                                      begins, too
 ``Sample``          its owner, ``call`` last, with    rank 0, acquire, then the entry, then
                     release                           ``call`` once more
 ==================  ================================  ============================================
@@ -36,9 +37,10 @@ counts is the CPU time of all ranks in the call, divided by the CPUs. (A rank th
 nobody else wants its CPU works, too, for up to a millisecond.)
 
 **In a communicator over several nodes** each node's first rank decides for its node. What is tried
-and counted are the stages in the node; synchronising are the user's calls, Barrier and Allreduce,
-whose stages all depend on that rank. It tells at the beginning of such a call. All look at its word
-at the beginning of each call, so follow it in N + 1.
+and counted are the stages in the node; synchronising are the user's calls: a Barrier, or an
+Allreduce of some bytes, whose stages all depend on that rank. It tells at the beginning of such a
+call. All look at its word when a call has its number and none of its stages is published: so the
+word holds from N + 1 on, which who has left N may follow.
 """
 
 cimport cython
@@ -224,10 +226,14 @@ cdef class Learner:
             self.wait_for_turn(collective, in_class)
         return 0
 
-    cdef int begin_stages(self) except -1:
-        """In a synchronising call over several nodes; none of its stages is published."""
-        if self.leads and self.may_tell_here():
-            self.go_on()
+    cdef int lead_stages(self) except -1:
+        """`lead`, in a synchronising call over several nodes; none of its stages is published."""
+        try:
+            if self.leads and self.may_tell_here():
+                self.go_on()
+        except BaseException:
+            self.synchronised = 0      # it may become another call
+            raise
         return 0
 
     cdef void draw_next(self, uint64_t number) noexcept nogil:
@@ -272,7 +278,7 @@ cdef class Learner:
             times = self.times_in_words(collective, in_class, lesson)
             return row, f"learned in this job: {times}, after {lesson.calls} calls"
         return row, None if row is None else (
-            "learned by rank 0 in this job, or in an earlier one")
+            "learned by another rank in this job, or in an earlier one")
 
     def times_in_words(self, collective, in_class, lesson):
         """The fastest variant of each algorithm."""
@@ -383,6 +389,8 @@ cdef class Learner:
         cdef uint64_t call, arrived, last_arrival = 0, last_departure = 0, worked = 0
         cdef Sample *one
         cdef int rank
+        if self.plans.told == NULL:
+            return -1              # freed by a signal handler
         for rank in range(self.team.size):
             one = samples_of(&self.team.layout, self.team.base, rank) + sample
             call = load_acquire(&one.call)

@@ -27,9 +27,8 @@ cdef class NodeEngine(Engine):
 
     cdef int lead(self, int collective, size_t nbytes) except -1
 
-    # Stages of a call over several nodes. ``synchronises``: whether no rank of this node leaves the
-    # call before all have entered it.
-    cdef int begin_stages(self, bint synchronises) except -1
+    # A call over several nodes, and its stages.
+    cdef int begin_synchronising(self) except -1
     cdef int carry_out_stage(self, int collective, uint64_t signature, uint64_t nbytes,
                              Call *call, const Plan *plan, void *details) except -1
     cdef int exchange_stage(self, uint64_t signature, Messages messages) except -1

@@ -46,6 +46,11 @@ cdef int run_collective(Call *call, int collective) noexcept nogil:
     return call.plan.functions.run(call)
 
 
+cdef inline bint has_kernel(const Call *call) noexcept nogil:
+    """What others combine takes a time of its own, and follows no variant."""
+    return call.operation == NULL or call.operation.kernel != NULL
+
+
 cdef class NodeEngine(Engine):
     """Created by ``comm.setup`` on every rank alike."""
 
@@ -101,7 +106,8 @@ cdef class NodeEngine(Engine):
             if begins and self.learner.count(collective, plan, call.nbytes):
                 with gil:
                     self.lead(collective, call.nbytes)
-            arrived = self.learner.arrive(collective, plan, call.nbytes)
+            if has_kernel(call):
+                arrived = self.learner.arrive(collective, plan, call.nbytes)
         start = started(tally, call.nbytes)
         tally.from_c += self.from_c
         self.team.direct_bytes = 0
@@ -240,11 +246,10 @@ cdef class NodeEngine(Engine):
         """From now on these are one node's ranks of a communicator over several."""
         self.failures.across = across
 
-    cdef int begin_stages(self, bint synchronises) except -1:
-        """A call that spans nodes has its number, and nothing of it is published."""
-        self.plans.look()
-        if synchronises and self.learner is not None:
-            self.learner.begin_stages()
+    cdef int begin_synchronising(self) except -1:
+        """A synchronising call that spans nodes has its number, and nothing of it is published."""
+        if self.learner is not None:
+            self.learner.lead_stages()
         return 0
 
     cdef int carry_out_stage(self, int collective, uint64_t signature, uint64_t nbytes,
@@ -256,7 +261,7 @@ cdef class NodeEngine(Engine):
         cdef int64_t arrived = 0
         cdef int status
         # A stage in flag lines may follow a plan of its own, which is no matter of choice.
-        cdef bint is_chosen = (self.learner is not None
+        cdef bint is_chosen = (self.learner is not None and has_kernel(call)
                                and plan == self.plans.choose(collective, call.nbytes))
         self.go_on()
         call.team = self.team

@@ -98,7 +98,7 @@ cdef class Span:
             return "fan_in"
         learned, why = self.node.what_is_learned(collective, nbytes)
         if why is not None:
-            reasons.append(f"{collective} in the nodes: {why}")
+            reasons.append(f"{collective} in this node: {why}")
         return (learned or decision_for(self.node.decisions, collective, nbytes)).algorithm
 
     # ------------------------------------------------------------------ who does what

@@ -28,7 +28,8 @@ cdef class SpanningEngine(Engine):
     cdef int memory_as_agreed(self) except -1
     cdef bint needs_memory(self, int collective, Call *call) except -1
     cdef int agree_on_memory(self, uint64_t signature) except -1
-    cdef int begin(self, uint64_t signature, uint64_t total) except -1
+    cdef int begin(self, uint64_t signature, uint64_t total, bint synchronises=*) except -1
+    cdef int lead(self) except -1
     cdef int lock(self) except -1
     cdef void begin_locked(self, uint64_t signature, uint64_t total)
     cdef int carry_out_stages(self, int collective, uint64_t signature, Call *call,

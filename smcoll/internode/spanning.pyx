@@ -181,8 +181,11 @@ cdef class SpanningEngine(Engine):
 
     # ------------------------------------------------------------------ one call
 
-    cdef int begin(self, uint64_t signature, uint64_t total) except -1:
-        """Before anything is published: what is wrong here stays here (protocol rule 13)."""
+    cdef int begin(self, uint64_t signature, uint64_t total, bint synchronises=False) except -1:
+        """Before anything is published: what is wrong here stays here (protocol rule 13).
+
+        ``synchronises``: no rank of this node leaves the call before all have entered it.
+        """
         cdef int status
         self.lock()
         if not self.is_later_stage:
@@ -190,7 +193,21 @@ cdef class SpanningEngine(Engine):
             if status != DONE:
                 unlock(&self.in_a_call)
                 raise self.node.member.attendant.take_failure()
+            if synchronises:
+                self.lead()
         self.begin_locked(signature, total)
+        return 0
+
+    cdef int lead(self) except -1:
+        """This call may be one in which the node's first rank tells what later ones follow."""
+        self.node.team.number += 1
+        try:
+            self.node.begin_synchronising()
+        except BaseException:
+            unlock(&self.in_a_call)
+            raise
+        finally:
+            self.node.team.number -= 1
         return 0
 
     cdef int lock(self) except -1:
@@ -207,6 +224,7 @@ cdef class SpanningEngine(Engine):
         self.is_later_stage = False
         self.call += 1
         self.across.call = self.call
+        self.node.plans.look()
         self.span.begin(self.call, self.node.team.number, signature, total)
 
     cdef end(self):
@@ -256,13 +274,12 @@ cdef class SpanningEngine(Engine):
                 signature, moving.counts_hash(<const Gathering *> details, self.size))
         if self.needs_memory(collective, call) and self.agree_on_memory(signature) == USE_MPI:
             return USE_MPI
-        self.begin(signature, call.nbytes)
+        # Of both, all stages depend on what the node's first rank contributes.
+        self.begin(signature, call.nbytes, collective == COLLECTIVE_BARRIER or (
+            collective == COLLECTIVE_ALLREDUCE and call.nbytes > 0))
         start = started(tally, call.nbytes)
         tally.from_c += self.from_c
         try:
-            # Of both, all stages depend on what the node's first rank contributes.
-            self.node.begin_stages(collective == COLLECTIVE_BARRIER or (
-                collective == COLLECTIVE_ALLREDUCE and call.nbytes > 0))
             self.compose(collective, call, details)
         except BaseException as error:
             self.fail_everywhere(error)
@@ -355,7 +372,8 @@ cdef class SpanningEngine(Engine):
                 span.stage_name("reduce_scatter", min(nbytes, span.section(1) * <size_t> users),
                                 reasons),
                 f"slices by {users} ranks of a node",
-                span.stage_name("allgather", section // <size_t> users, reasons)]}
+                span.stage_name("allgather", min(
+                    nbytes, span.section(1) * <size_t> users) // <size_t> users, reasons)]}
             return "slices between nodes", parameters, reasons
         if collective == "allgather" and not moving.is_bundled(span, nbytes):
             return "blocks between pairs of ranks", parameters, reasons

@@ -1,8 +1,9 @@
-"""What communicators have found on this machine: kept from job to job, by their ranks 0.
+"""What communicators have found on this machine: kept from job to job, by each node's first rank.
 
 A JSON file beside the decision table of ``smcoll tune``, for each kind of communicator the variants
-of the classes that were explored. It is replaced as a whole: two jobs that end at the same moment
-lose what one of them found, and nothing else. Where no file can be had, nothing is kept.
+of the classes that were explored. It is replaced as a whole: of two jobs, or two nodes that share
+the folder, that end at the same moment what one of them found is lost, and nothing else. Where no
+file can be had, nothing is kept.
 """
 
 from __future__ import annotations

@@ -113,7 +113,8 @@ def _check(collective: str, rows: list) -> None:
 def write(file: Path, content: dict) -> None:
     """As a whole or not at all: programs may be starting."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_name(f"{file.name}.{os.getpid()}")
+    # Several hosts may share the folder, and have processes of one number.
+    new = file.with_name(f"{file.name}.{os.getpid()}-{os.urandom(4).hex()}")
     new.write_text(json.dumps(content, indent=1) + "\n")
     os.replace(new, file)
 

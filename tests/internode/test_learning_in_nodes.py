@@ -67,7 +67,7 @@ def test_each_collectives_stages_are_learned(spread, collective, in_nodes, monke
         assert leads or not lines
         if collective in ("bcast", "reduce", "allreduce") and node.size > 1:
             reason = comm.explain(collective, data.nbytes).reason
-            assert f"{in_nodes} in the nodes: learned" in reason, reason
+            assert f"{in_nodes} in this node: learned" in reason, reason
     if leads:
         kind, = learned.read()
         assert kind.startswith(f"{node.size} ranks") and kind.endswith("over several nodes"), kind

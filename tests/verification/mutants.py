@@ -29,6 +29,7 @@ MOVEMENT = "tests/collectives/test_movement.py"
 BANKS = "tests/collectives/test_banks.py"
 RETURNS = "tests/collectives/test_direct_access.py -k 'returns_only_when or gave_up'"
 LEARNING = "tests/collectives/test_learning.py -k 'rows_change or no_kernel'"
+IN_NODES = "tests/internode/test_learning_in_nodes.py -k rows_change"
 AHEAD = f"{MOVEMENT} -k 'runs_ahead or alltoall_and_alltoallv'"
 
 
@@ -199,6 +200,14 @@ MUTANTS = (
     Mutant("learning_only_some_heed", "ONLY_SOME_HEED",
            (Edit("smcoll/engine/plans.pyx", "            self.heed(load_relaxed(self.told))\n",
                  "            pass\n"),), LEARNING),
+    Mutant("learning_tells_in_any_call_over_nodes", "-",
+           (Edit("smcoll/internode/spanning.pyx",
+                 "collective == COLLECTIVE_BARRIER or (\n            collective == COLLECTIVE_ALL",
+                 "collective != COLLECTIVE_BARRIER or (\n            collective == COLLECTIVE_ALL"
+                 ),), IN_NODES),
+    Mutant("learning_nobody_looks_over_nodes", "ONLY_SOME_HEED",
+           (Edit("smcoll/internode/spanning.pyx", "        self.node.plans.look()\n", ""),),
+           IN_NODES),
 )
 
 
