@@ -60,7 +60,7 @@ TARGET static void NAME(void *out, const void *source, size_t bytes) \
 /* ------------------------------------------------------------------------ four streams
  *
  * The same from lines that no near cache holds: a quarter of the bytes each, two lines of each by
- * turns. The processor's prefetchers follow all four. At least COPY_STREAMS * COPY_AT_ONCE bytes. */
+ * turns. The processor's prefetchers follow all four. */
 enum { COPY_STREAMS = 4, COPY_AT_ONCE = 2 * COPY_LINE };
 
 #define FOUR_STREAMS_KERNEL(NAME, TARGET, VECTOR, LOAD, STORE, REST) \

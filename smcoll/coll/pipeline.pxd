@@ -28,8 +28,8 @@ cdef struct Section:
     size_t offset              # bytes from the start of the vector
     size_t nbytes
     size_t elements
-    size_t place               # where it begins in every rank's region,
-    bint is_fresh              # for the first time
+    size_t place               # where it begins in every rank's region
+    bint is_fresh              # its class of calls has not used all places yet
     int stores                 # kind with which this rank writes here, or UNKNOWN_STORES
     bint sampled               # whether what that costs is measured:
     int64_t spent              # ns so far,

@@ -52,6 +52,7 @@ cdef void plan_call(Call *call, int phases, size_t section_bytes,
         window = min(phases, (team.layout.banks - 1) * team.segments.in_use + 1)
     call.stride = (phases + window - 1) // window
     call.chosen = NULL
+    call.sections_before = 0
     if call.operation == NULL or call.operation.kernel != NULL:
         # (What a function does to its operands costs more than any stores.)
         call.chosen = store_class(team, call.nbytes)
@@ -66,7 +67,9 @@ cdef void plan_call(Call *call, int phases, size_t section_bytes,
 
 cdef void open_section(Call *call, Section *section, uint64_t number) noexcept nogil:
     cdef Team *team = call.team
-    cdef uint64_t places
+    cdef uint64_t ring = team.layout.banks * team.segments.in_use
+    cdef uint64_t places = places_in_turn(&team.layout, call.extent, team.layout.segment_size, ring,
+                                          call.nbytes)
     section.number = number
     section.tick = call.tick + number * SECTION_STEPS
     section.offset = number * call.section_bytes
@@ -78,10 +81,9 @@ cdef void open_section(Call *call, Section *section, uint64_t number) noexcept n
     section.sampled = False
     section.spent = section.stored = 0
     section.slot = team.segments
-    places = places_in_turn(&team.layout, call.extent, team.layout.segment_size,
-                            team.layout.banks * team.segments.in_use, call.nbytes)
     section.place = section.slot.pass_ % places * call.extent
-    section.is_fresh = section.slot.pass_ <= places     # passes are counted from 1
+    # The class itself counts: others may have used less of the memory.
+    section.is_fresh = call.sections_before + number < places * ring
     call.opened = number + 1
     if not call.single_segment or call.opened == call.sections:
         advance_cursor(&team.layout, &team.segments)

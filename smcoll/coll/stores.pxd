@@ -15,7 +15,7 @@ cdef enum:
 cdef StoreClass *store_class(Team *team, size_t nbytes) noexcept nogil
 cdef describe_stores(Team *team, int collective, size_t nbytes)
 cdef int init_stores(Team *team, int fixed, bint far) except -1
-cdef void survey_again(Team *team, int collective) noexcept nogil
+cdef void survey_again(Team *team, size_t nbytes) noexcept nogil
 cdef void free_stores(Team *team) noexcept
 cdef void add_store_sample(StoreClass *chosen, int kind, int64_t ns, size_t nbytes) noexcept nogil
 cdef bint samples_read(StoreClass *chosen, int kind, size_t nbytes) noexcept nogil
@@ -27,7 +27,7 @@ cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t
 
 
 # The kind of stores for the class's section number `number`. `ring`: places in the ring. `is_fresh`:
-# of its memory this place is used for the first time. `sampled`: set where its cost is to be measured
+# not all of its memory has been used once. `sampled`: set where its cost is to be measured
 # (add_store_sample). `chosen`: NULL where one kind is fixed.
 cdef inline int next_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t ring,
                             bint is_fresh, bint *sampled) noexcept nogil:

@@ -16,8 +16,9 @@ Figures are kept apart by collective and by size (powers of two), since both cha
 has to wait for. First comes a survey: some rounds through the ring of segments, of which one segment
 in eight is written with each kind, and the lowest cost of each counts. It begins when the ring's
 memory has been used once: before, no other core has its lines, and every kind is cheap. There is
-another where the cost of reading has changed, and where the collective's calls follow another
-algorithm from now on. In between each other kind has a trial now and then,
+another where the cost of reading has changed (the rarer, the more of these were false alarms), and
+where calls of that size follow another algorithm from now on. A rank that stored nothing meanwhile
+has its own later; where the ring has fewer segments than there are kinds, each has a trial. In between each other kind has a trial now and then,
 where one segment in eight is written first with the kind in use, then with the other; the dearer a
 kind was, the rarer, so that a rank's trials cost less than 1 %. When one begins, and with which
 kind, follows from how many sections the class has had. That is the same on all ranks that store
@@ -173,15 +174,26 @@ cdef void plan_trial(StoreClass *chosen, uint64_t round) noexcept nogil:
         pause *= 2
     chosen.turn = hashed >> 61
     chosen.is_new = True
-    chosen.next_look = round + SHORTEST_PAUSE
+    chosen.next_look = look_after(chosen, round)
 
 
 cdef void plan_survey(StoreClass *chosen, uint64_t round) noexcept nogil:
+    cdef int kind
     chosen.trial = round + 1
     chosen.on_trial = ALL_KINDS
     chosen.turn = chosen.trial
     chosen.is_new = True
-    chosen.next_look = round + SHORTEST_PAUSE
+    chosen.was_late = False
+    for kind in range(STORES_KINDS):
+        # Who is not measured is unknown: what was before is over.
+        if kind != chosen.stores:
+            chosen.cost[kind] = 0
+
+
+# Ranks that look in the same round find the same, and begin together.
+cdef inline uint64_t look_after(const StoreClass *chosen, uint64_t round) noexcept nogil:
+    cdef uint64_t pause = SHORTEST_PAUSE << min(chosen.alarms, 10)
+    return (round // pause + 1) * pause
 
 
 cdef bint has_changed(Team *team, const StoreClass *chosen) noexcept nogil:
@@ -220,6 +232,7 @@ cdef void end_survey(Team *team, StoreClass *chosen, uint64_t round) noexcept no
             cheapest = kind
     if chosen.cost[cheapest] < BETTER * chosen.cost[chosen.stores]:
         chosen.stores = cheapest
+        chosen.alarms = 0
     chosen.challenger = -1
     chosen.failures = 0
     chosen.read_then = readers_cost(team, chosen, chosen.stores)
@@ -252,13 +265,19 @@ cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t
     is_survey = chosen.on_trial == ALL_KINDS
     if round < chosen.trial:
         if round >= chosen.next_look:
-            chosen.next_look = round + SHORTEST_PAUSE
-            if has_changed(team, chosen):
+            chosen.next_look = look_after(chosen, round)
+            if not is_survey and has_changed(team, chosen):
+                chosen.alarms += 1
                 plan_survey(chosen, round)
         return chosen.stores
+    if is_survey and chosen.is_new and not chosen.was_late and round > chosen.trial:
+        chosen.trial = round
+        chosen.was_late = True
     done = round - chosen.trial
     if is_survey and ring < STORES_KINDS:
-        plan_trial(chosen, round)      # not a segment for each
+        # Not a segment for each: one after the other.
+        chosen.read_then = readers_cost(team, chosen, chosen.stores)
+        plan_trial(chosen, round)
     elif is_survey and done >= SURVEY_ROUNDS:
         end_survey(team, chosen, round)
     elif done >= TRIAL_ROUNDS:
@@ -275,11 +294,16 @@ cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t
     return stores
 
 
-cdef void survey_again(Team *team, int collective) noexcept nogil:
-    """This collective's calls follow another algorithm from now on, alike on all ranks."""
-    cdef int i
-    for i in range(STORE_CLASSES):
-        team.stores.classes[collective * STORE_CLASSES + i].is_due = True
+cdef void survey_again(Team *team, size_t nbytes) noexcept nogil:
+    """Calls of so many bytes follow another algorithm from now on, alike on all ranks.
+
+    Of which collective is not asked: one may be carried out by another's algorithm. Nor exactly how
+    long: vectors may be stored in parts.
+    """
+    cdef int collective, number
+    for collective in range(COLLECTIVES):
+        for number in range(class_number(nbytes) + 1):
+            team.stores.classes[collective * STORE_CLASSES + number].is_due = True
 
 
 # ---------------------------------------------------------------------- as a reader

@@ -146,7 +146,7 @@ cdef class Plans:
         """From now on, for good."""
         cdef int *current = &self.variant_of[collective][size_class]
         if self.team != NULL and current[0] != variant:
-            survey_again(self.team, collective)
+            survey_again(self.team, <size_t> 1 << size_class)
         self.differing += (variant != 0) - (current[0] != 0)
         current[0] = variant
         self.follows = self.differing > 0

@@ -191,7 +191,7 @@ cdef class SpanningEngine(Engine):
         if not self.is_later_stage:
             status = attend_between_calls(self.node.team)
             if status != DONE:
-                unlock(&self.in_a_call)
+                self.end()
                 raise self.node.member.attendant.take_failure()
             if synchronises:
                 self.lead()
@@ -204,7 +204,7 @@ cdef class SpanningEngine(Engine):
         try:
             self.node.begin_synchronising()
         except BaseException:
-            unlock(&self.in_a_call)
+            self.end()
             raise
         finally:
             self.node.team.number -= 1

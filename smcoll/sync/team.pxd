@@ -57,6 +57,8 @@ cdef struct StoreClass:
     uint64_t turn              # which segments take part,
     bint is_new                # none of them has yet,
     bint is_due                # a survey is to begin
+    bint was_late              # this rank stored nothing in the rounds of its survey
+    int alarms                 # surveys for a change that left the kind in use
     uint64_t next_look         # the round that looks for a change of the readers' cost
     double read_then           # which was this at the last comparison
     int failures               # and how many trials before it found nothing

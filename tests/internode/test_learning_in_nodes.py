@@ -23,7 +23,7 @@ def test_results_stay_right_while_rows_change_in_the_nodes(spread, mpi_ranks, mo
         with smcoll.Comm(spread, config) as comm:
             Program(comm, 100 * mpi_ranks + seed).run(1000, SIZES)
             changes = comm.allgather((comm.engine.node.rank, Restless.changes))
-        if sum(number for _, number in changes) > 60:
+        if seed >= 7 and sum(number for _, number in changes) > 60:
             break
     assert sum(number for _, number in changes) > 60
     assert not any(number for local, number in changes if local > 0)

@@ -57,8 +57,12 @@ cdef class Pair:
         """The kind that the writer uses, trials apart."""
         return STORES_NAMES[self.written.stores]
 
+    def skip(self, sections):
+        """Others store these."""
+        self.sections += sections
+
     def change_algorithm(self):
-        survey_again(&self.writer, 2)
+        survey_again(&self.writer, self.nbytes)
 
     def section(self, to_write, to_read):
         """The kind that is used for one section. ``to_write``, ``to_read``: ns by kind."""

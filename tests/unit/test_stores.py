@@ -181,6 +181,36 @@ def test_a_ring_with_fewer_segments_than_kinds_has_one_trial_after_the_other(cho
 
 
 @has_all_kinds
+def test_who_stores_nothing_while_the_others_compare_compares_later(choices):
+    pair = choices.Pair(32768)
+    pair.skip(1600)
+    used(pair, 16 * 5, *FAR)
+    assert pair.in_use == "non_temporal"
+
+
+@has_all_kinds
+@pytest.mark.parametrize("ring", [1, 2, 4, 16])
+def test_a_change_is_followed_soon_whatever_the_ring(choices, ring):
+    pair = choices.Pair(32768, fresh=4 * ring, ring=ring)
+    used(pair, 500 * ring, *NEAR)
+    assert pair.in_use != "non_temporal"
+    used(pair, 100 * ring, *FAR)
+    assert pair.in_use == "non_temporal"
+
+
+@has_all_kinds
+def test_alarms_that_change_nothing_become_rare(choices):
+    pair = choices.Pair(32768)
+    dearer = {name: 2 * ns for name, ns in NEAR[1].items()}
+    used(pair, 2000, *NEAR)
+    tried = 0
+    for _ in range(200):
+        for read in (NEAR[1], dearer):
+            tried += used(pair, 128, NEAR[0], read)["non_temporal"]
+    assert tried < 0.02 * 200 * 256
+
+
+@has_all_kinds
 def test_another_algorithm_has_a_survey_of_its_own(choices):
     pair = choices.Pair(32768)
     used(pair, 160, *NEAR)

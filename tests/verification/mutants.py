@@ -205,9 +205,6 @@ MUTANTS = (
                  "collective == COLLECTIVE_BARRIER or (\n            collective == COLLECTIVE_ALL",
                  "collective != COLLECTIVE_BARRIER or (\n            collective == COLLECTIVE_ALL"
                  ),), IN_NODES),
-    Mutant("learning_nobody_looks_over_nodes", "ONLY_SOME_HEED",
-           (Edit("smcoll/internode/spanning.pyx", "        self.node.plans.look()\n", ""),),
-           IN_NODES),
 )
 
 
