@@ -169,9 +169,9 @@ cdef inline size_t whole_lines(size_t nbytes) noexcept nogil:
 
 
 # In how many places of its room of a ring a section or chunk of `extent` bytes begins by turns. A
-# short one begins elsewhere in each pass through the ring, so that between two uses of a place twice
-# as much goes through a core as its own cache holds, counting the user's data. Then its lines have
-# left the reader's cache before the writer needs them again. Long vectors push them out by
+# short one begins elsewhere in each pass through the ring, so that between two uses of a place
+# twice as much goes through a core as its own cache holds, counting the user's data. Then its lines
+# have left the reader's cache before the writer needs them again. Long vectors push them out by
 # themselves, and few lines come faster from the other core than from farther away. `ring`: how many
 # rooms it has.
 cdef inline uint64_t places_in_turn(const Layout *layout, size_t extent, size_t room,

@@ -288,6 +288,12 @@ cdef inline void reduce_for_all(Call *call, Section *section, char *out, char *t
     end_storing(section, began, nbytes)
 
 
+# Whether no function of others combines the operands: what that takes is more than any stores or
+# algorithm can save.
+cdef inline bint is_our_own_work(const Call *call) noexcept nogil:
+    return call.operation == NULL or call.operation.kernel != NULL
+
+
 # With which stores `rank` has written its part of this section: what it has posted was heard.
 cdef inline int stores_of(Call *call, Section *section, int rank) noexcept nogil:
     cdef Team *team = call.team

@@ -53,8 +53,7 @@ cdef void plan_call(Call *call, int phases, size_t section_bytes,
     call.stride = (phases + window - 1) // window
     call.chosen = NULL
     call.sections_before = 0
-    if call.operation == NULL or call.operation.kernel != NULL:
-        # (What a function does to its operands costs more than any stores.)
+    if is_our_own_work(call):
         call.chosen = store_class(team, call.nbytes)
     if call.chosen != NULL:
         # Ranks that store nothing count these sections, too: the number is the same on all ranks.

@@ -26,9 +26,9 @@ cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t
                        bint *sampled) noexcept nogil
 
 
-# The kind of stores for the class's section number `number`. `ring`: places in the ring. `is_fresh`:
-# not all of its memory has been used once. `sampled`: set where its cost is to be measured
-# (add_store_sample). `chosen`: NULL where one kind is fixed.
+# The kind of stores for the class's section number `number`. `ring`: places in the ring.
+# `is_fresh`: not all of its memory has been used once. `sampled`: set where its cost is to be
+# measured (add_store_sample). `chosen`: NULL where one kind is fixed.
 cdef inline int next_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t ring,
                             bint is_fresh, bint *sampled) noexcept nogil:
     if chosen != NULL:

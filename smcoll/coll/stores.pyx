@@ -13,17 +13,17 @@ both and takes the cheapest kind. Nothing has to be agreed on: any kind gives th
 each is complete before the flag behind it is stored.
 
 Figures are kept apart by collective and by size (powers of two), since both change what else a copy
-has to wait for. First comes a survey: some rounds through the ring of segments, of which one segment
-in eight is written with each kind, and the lowest cost of each counts. It begins when the ring's
-memory has been used once: before, no other core has its lines, and every kind is cheap. There is
-another where the cost of reading has changed (the rarer, the more of these were false alarms), and
-where calls of that size follow another algorithm from now on. A rank that stored nothing meanwhile
-has its own later; where the ring has fewer segments than there are kinds, each has a trial. In between each other kind has a trial now and then,
-where one segment in eight is written first with the kind in use, then with the other; the dearer a
-kind was, the rarer, so that a rank's trials cost less than 1 %. When one begins, and with which
-kind, follows from how many sections the class has had. That is the same on all ranks that store
-alike: so they try at the same time, since all wait for the slowest, and who reads from all of them
-sees one kind.
+has to wait for. First comes a survey: some rounds through the ring of segments, of which one
+segment in eight is written with each kind, and the lowest cost of each counts. It begins when the
+ring's memory has been used once: before, no other core has its lines, and every kind is cheap.
+There is another where the cost of reading has changed (the rarer, the more of these were false
+alarms), and where calls of that size follow another algorithm from now on. A rank that stored
+nothing meanwhile has its own later; where the ring has fewer segments than there are kinds, each
+has a trial. In between each other kind has a trial now and then, where one segment in eight is
+written first with the kind in use, then with the other; the dearer a kind was, the rarer, so that a
+rank's trials cost less than 1 %. When one begins, and with which kind, follows from how many
+sections the class has had. That is the same on all ranks that store alike: so they try at the same
+time, since all wait for the slowest, and who reads from all of them sees one kind.
 
 =================  ==============================  ==============================================
 word               stored by                       loaded by

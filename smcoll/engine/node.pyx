@@ -8,7 +8,7 @@ from smcoll.base.signature cimport (
     COLLECTIVE_BCAST, COLLECTIVE_EXSCAN, COLLECTIVE_OBJECT_BCAST, NO_OPERATION, NO_TYPE,
 )
 from smcoll.buffers.messages cimport Messages
-from smcoll.coll.pipeline cimport Call, Plan, fits_lines
+from smcoll.coll.pipeline cimport Call, Plan, fits_lines, is_our_own_work
 from smcoll.coll.stores cimport describe_stores
 from smcoll.engine.call cimport CallProtocol
 from smcoll.engine.engine cimport Engine, stream_signature
@@ -44,11 +44,6 @@ cdef int run_collective(Call *call, int collective) noexcept nogil:
     call.chosen = NULL
     use_segments(call.team, call.plan.segments)
     return call.plan.functions.run(call)
-
-
-cdef inline bint has_kernel(const Call *call) noexcept nogil:
-    """What others combine takes a time of its own, and follows no variant."""
-    return call.operation == NULL or call.operation.kernel != NULL
 
 
 cdef class NodeEngine(Engine):
@@ -106,7 +101,7 @@ cdef class NodeEngine(Engine):
             if begins and self.learner.count(collective, plan, call.nbytes):
                 with gil:
                     self.lead(collective, call.nbytes)
-            if has_kernel(call):
+            if is_our_own_work(call):
                 arrived = self.learner.arrive(collective, plan, call.nbytes)
         start = started(tally, call.nbytes)
         tally.from_c += self.from_c
@@ -261,7 +256,7 @@ cdef class NodeEngine(Engine):
         cdef int64_t arrived = 0
         cdef int status
         # A stage in flag lines may follow a plan of its own, which is no matter of choice.
-        cdef bint is_chosen = (self.learner is not None and has_kernel(call)
+        cdef bint is_chosen = (self.learner is not None and is_our_own_work(call)
                                and plan == self.plans.choose(collective, call.nbytes))
         self.go_on()
         call.team = self.team
