@@ -57,28 +57,28 @@ TARGET static void NAME(void *out, const void *source, size_t bytes) \
         STORE(last + i * WIDTH, kept[i]); \
 }
 
-/* ------------------------------------------------------------------------ four streams
+/* ------------------------------------------------------------------------ interleaved
  *
  * The same from lines that no near cache holds: a quarter of the bytes each, two lines of each by
- * turns. The processor's prefetchers follow all four. */
-enum { COPY_STREAMS = 4, COPY_AT_ONCE = 2 * COPY_LINE };
+ * turns. The processor's prefetchers follow all four places. */
+enum { COPY_QUARTERS = 4, COPY_AT_ONCE = 2 * COPY_LINE };
 
-#define FOUR_STREAMS_KERNEL(NAME, TARGET, VECTOR, LOAD, STORE, REST) \
+#define INTERLEAVED_KERNEL(NAME, TARGET, VECTOR, LOAD, STORE, REST) \
 TARGET static void NAME(void *out, const void *source, size_t bytes) \
 { \
     enum { WIDTH = sizeof(VECTOR) }; \
     unsigned char *const to = (unsigned char *)out; \
     const unsigned char *const from = (const unsigned char *)source; \
     /* What is over, at least a line, is copied at the end. */ \
-    const size_t quarter = (bytes - COPY_LINE) / COPY_STREAMS / COPY_AT_ONCE * COPY_AT_ONCE; \
+    const size_t quarter = (bytes - COPY_LINE) / COPY_QUARTERS / COPY_AT_ONCE * COPY_AT_ONCE; \
     for (size_t i = 0; i < quarter; i += COPY_AT_ONCE) \
-        for (int stream = 0; stream < COPY_STREAMS; stream++) \
+        for (int part = 0; part < COPY_QUARTERS; part++) \
             for (int j = 0; j < COPY_AT_ONCE; j += WIDTH) { \
-                const size_t at = stream * quarter + i + j; \
+                const size_t at = part * quarter + i + j; \
                 STORE(to + at, LOAD(from + at)); \
             } \
-    REST(to + COPY_STREAMS * quarter, from + COPY_STREAMS * quarter, \
-         bytes - COPY_STREAMS * quarter); \
+    REST(to + COPY_QUARTERS * quarter, from + COPY_QUARTERS * quarter, \
+         bytes - COPY_QUARTERS * quarter); \
 }
 
 /* ------------------------------------------------------------------------ non-temporal stores
@@ -126,14 +126,16 @@ AROUND_KERNEL(copy_around_baseline, , __m128i, LOAD_128, STREAM_128, _mm_sfence(
 AROUND_KERNEL(copy_around_avx2, TARGET_256, __m256i, LOAD_256, STREAM_256, _mm_sfence())
 AROUND_KERNEL(copy_around_avx512, TARGET_512, __m512i, LOAD_512, STREAM_512, _mm_sfence())
 
-FOUR_STREAMS_KERNEL(copy_four_baseline, , __m128i, LOAD_128, STORE_128, copy_ordinary_baseline)
-FOUR_STREAMS_KERNEL(copy_four_avx2, TARGET_256, __m256i, LOAD_256, STORE_256, copy_ordinary_avx2)
+INTERLEAVED_KERNEL(copy_interleaved_baseline, , __m128i, LOAD_128, STORE_128,
+                   copy_ordinary_baseline)
+INTERLEAVED_KERNEL(copy_interleaved_avx2, TARGET_256, __m256i, LOAD_256, STORE_256,
+                   copy_ordinary_avx2)
 
 static const copy_kernel copy_ordinary_kernels[INSTRUCTION_SETS] = {
     copy_ordinary_baseline, copy_ordinary_avx2, copy_ordinary_avx512};
 /* (With wider vectors it is a little slower.) */
-static const copy_kernel copy_four_kernels[INSTRUCTION_SETS] = {
-    copy_four_baseline, copy_four_avx2, copy_four_avx2};
+static const copy_kernel copy_interleaved_kernels[INSTRUCTION_SETS] = {
+    copy_interleaved_baseline, copy_interleaved_avx2, copy_interleaved_avx2};
 static const copy_kernel copy_around_kernels[INSTRUCTION_SETS] = {
     copy_around_baseline, copy_around_avx2, copy_around_avx512};
 
@@ -163,9 +165,9 @@ typedef uint8_t copy_vector __attribute__((vector_size(16), aligned(1), may_alia
 #define STORE_VECTOR(at, value) (*(copy_vector *)(at) = (value))
 ORDINARY_KERNEL(copy_ordinary_baseline, , copy_vector, LOAD_VECTOR, STORE_VECTOR)
 static const copy_kernel copy_ordinary_kernels[INSTRUCTION_SETS] = {copy_ordinary_baseline};
-FOUR_STREAMS_KERNEL(copy_four_baseline, , copy_vector, LOAD_VECTOR, STORE_VECTOR,
-                    copy_ordinary_baseline)
-static const copy_kernel copy_four_kernels[INSTRUCTION_SETS] = {copy_four_baseline};
+INTERLEAVED_KERNEL(copy_interleaved_baseline, , copy_vector, LOAD_VECTOR, STORE_VECTOR,
+                   copy_ordinary_baseline)
+static const copy_kernel copy_interleaved_kernels[INSTRUCTION_SETS] = {copy_interleaved_baseline};
 
 #ifdef __aarch64__
 /* STNP is a hint; as for any store, a later release store orders it. */
@@ -179,9 +181,9 @@ static const copy_kernel copy_around_kernels[INSTRUCTION_SETS] = {copy_around_ba
 
 #endif
 
-static inline copy_kernel find_four_streams_kernel(int instruction_set)
+static inline copy_kernel find_interleaved_kernel(int instruction_set)
 {
-    return copy_four_kernels[instruction_set];
+    return copy_interleaved_kernels[instruction_set];
 }
 
 /* NULL where this processor or build has no such stores. */

@@ -27,13 +27,13 @@ cdef extern from "copy_kinds.h" nogil:
 
 cdef enum:
     SHORT_COPY = 256           # up to so many bytes the C library's memcpy is as good as any
-    FOUR_STREAMS_FROM = 16384  # bytes that are worth reading in four places by turns
+    INTERLEAVED_FROM = 16384   # bytes that are worth reading in four places by turns
 
 
 # With stores of that kind; ordinary ones where this processor has no such (has_stores).
 cdef void copy_long(int stores, void *out, const void *source, size_t nbytes) noexcept nogil
 # From lines that lie in memory; ordinary stores.
-cdef void copy_in_four_streams(void *out, const void *source, size_t nbytes) noexcept nogil
+cdef void copy_interleaved(void *out, const void *source, size_t nbytes) noexcept nogil
 cdef bint has_stores(int stores) noexcept nogil
 
 
@@ -57,8 +57,8 @@ cdef inline void copy_result(void *out, const void *source, size_t nbytes, bint 
                              int written=STORES_ORDINARY) noexcept nogil:
     if streaming:
         copy_stored(STORES_NON_TEMPORAL, out, source, nbytes)
-    elif written == STORES_NON_TEMPORAL and nbytes >= FOUR_STREAMS_FROM:
-        copy_in_four_streams(out, source, nbytes)
+    elif written == STORES_NON_TEMPORAL and nbytes >= INTERLEAVED_FROM:
+        copy_interleaved(out, source, nbytes)
     else:
         copy_stored(STORES_ORDINARY, out, source, nbytes)
 

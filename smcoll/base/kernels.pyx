@@ -16,7 +16,7 @@ cdef extern from "reduction_kernels.h" nogil:
 cdef extern from "copy_kernels.h" nogil:
     ctypedef void (*copy_kernel)(void *out, const void *source, size_t nbytes) noexcept nogil
     copy_kernel find_copy_kernel(int stores, int instruction_set) noexcept
-    copy_kernel find_four_streams_kernel(int instruction_set) noexcept
+    copy_kernel find_interleaved_kernel(int instruction_set) noexcept
 
 
 OPERATIONS = {
@@ -40,7 +40,7 @@ STORES_NAMES = ("ordinary", "string", "non_temporal")
 
 # Looked up once: where this runs in a virtual machine, to ask the processor takes microseconds.
 cdef copy_kernel copy_kernels[STORES_KINDS]
-cdef copy_kernel four_streams_kernel = find_four_streams_kernel(detect_instruction_set())
+cdef copy_kernel interleaved_kernel = find_interleaved_kernel(detect_instruction_set())
 cdef bint available_stores[STORES_KINDS]
 cdef int _kind
 for _kind in range(STORES_KINDS):
@@ -54,8 +54,8 @@ cdef void copy_long(int stores, void *out, const void *source, size_t nbytes) no
     copy_kernels[stores](out, source, nbytes)
 
 
-cdef void copy_in_four_streams(void *out, const void *source, size_t nbytes) noexcept nogil:
-    four_streams_kernel(out, source, nbytes)
+cdef void copy_interleaved(void *out, const void *source, size_t nbytes) noexcept nogil:
+    interleaved_kernel(out, source, nbytes)
 
 
 cdef bint has_stores(int stores) noexcept nogil:
@@ -163,16 +163,16 @@ def stores_available():
     return tuple(name for kind, name in enumerate(STORES_NAMES) if has_stores(kind))
 
 
-def copy(out, source, stores="ordinary", instruction_set=None, four_streams=False):
+def copy(out, source, stores="ordinary", instruction_set=None, interleaved=False):
     """Copy a contiguous buffer into another of the same length, with this kind of stores.
 
     ``stores`` is one of ``stores_available()``, ``instruction_set`` one of ``instruction_sets()``;
-    None takes the best. ``four_streams``: as from lines that lie in memory, with ordinary stores.
+    None takes the best. ``interleaved``: as from lines that lie in memory, with ordinary stores.
     """
     if stores not in stores_available():
         raise ValueError(f"stores {stores!r} is not one of {', '.join(stores_available())}")
     cdef int instructions = _instruction_set_number(instruction_set)
-    cdef copy_kernel kernel = (find_four_streams_kernel(instructions) if four_streams else
+    cdef copy_kernel kernel = (find_interleaved_kernel(instructions) if interleaved else
                                find_copy_kernel(STORES_NAMES.index(stores), instructions))
     cdef _Views held = _Views(2)
     cdef Py_buffer *to = held.hold(out, PyBUF_WRITABLE)

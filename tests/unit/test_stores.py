@@ -70,10 +70,10 @@ def distances():
     return [*itertools.product(near, near), (0, 4080), (16, 4095), (4095, 16), (4064, 0)]
 
 
-@pytest.mark.parametrize("stores", [*AVAILABLE, "four streams"])
+@pytest.mark.parametrize("stores", [*AVAILABLE, "interleaved"])
 @pytest.mark.parametrize("instructions", kernels.instruction_sets())
 def test_every_kind_of_stores_copies_every_byte_and_no_other(stores, instructions):
-    streams = stores == "four streams"
+    interleaved = stores == "interleaved"
     rng = np.random.default_rng(4)
     lengths = (257, 300, 319, 320, 321, 383, 384, 385, 448, 511, 512, 513, 4095, 4096, 4097, 9999)
     for length, (to, start) in itertools.product(lengths, distances()):
@@ -84,7 +84,7 @@ def test_every_kind_of_stores_copies_every_byte_and_no_other(stores, instruction
         at = -source.ctypes.data % 4096 + start
         source[at:at + length] = rng.integers(0, 256, length, dtype=np.uint8)
         kernels.copy(memory[begin:begin + length], source[at:at + length],
-                     "ordinary" if streams else stores, instructions, streams)
+                     "ordinary" if interleaved else stores, instructions, interleaved)
         np.testing.assert_array_equal(memory[begin:begin + length], source[at:at + length])
         assert (memory[:begin] == 0xAA).all() and (memory[begin + length:] == 0xAA).all()
 
