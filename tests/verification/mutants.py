@@ -133,7 +133,7 @@ MUTANTS = (
         return True
 """, "    return True\n"),), AHEAD),
     Mutant("credit_before_reading", "CREDIT_BEFORE_READING",
-           (Edit(STREAMS, """        unpack_next(&message.convertor, place, wanted)
+           (Edit(STREAMS, """        unpack_next(&message.convertor, place, wanted, kind)
         end_reading(message.chosen, kind, began, wanted)
         message.done += piece
         stream.received += 1
@@ -142,7 +142,7 @@ MUTANTS = (
             stream.received += 1
             give_credit(team, stream, message.peer)
             stream.received -= 1
-        unpack_next(&message.convertor, place, wanted)
+        unpack_next(&message.convertor, place, wanted, kind)
         end_reading(message.chosen, kind, began, wanted)
         message.done += piece
         stream.received += 1
