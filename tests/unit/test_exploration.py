@@ -85,8 +85,19 @@ def test_a_disturbed_trial_does_not_count():
     while (number := exploration.next()) is not None:
         seen[number] = seen.get(number, 0) + 1
         time = 50.0 if number == first else 60.0
-        exploration.record([time, time, 10_000.0] if seen[number] == 1 else [5000.0] * 8)
+        exploration.record([time, time, 10_000.0] if seen[number] != 2 else [5000.0] * 8)
     assert exploration.best() == first
+
+
+def test_a_lucky_trial_does_not_decide():
+    _, _, candidates = variants_for(2, "bcast", 1 << 20)
+    first, second, *_ = candidates
+    exploration, seen = Exploration(candidates), {}
+    while (number := exploration.next()) is not None:
+        seen[number] = seen.get(number, 0) + 1
+        time = {first: 50.0, second: 20.0 if seen[number] == 2 else 55.0}.get(number, 60.0)
+        exploration.record([time] * 8)
+    assert exploration.best() == first and seen[second] == 3
 
 
 def test_without_calls_to_measure_it_is_given_up():
