@@ -184,6 +184,10 @@ cdef inline uint64_t places_in_turn(const Layout *layout, size_t extent, size_t 
     return min(places, <uint64_t> (room // extent))
 
 
+cdef inline size_t place_in_turn(uint64_t pass_, uint64_t places, size_t extent) noexcept nogil:
+    return pass_ % places * extent
+
+
 cdef inline char *data_region(const Layout *layout, char *base, int rank, int bank,
                               int segment) noexcept nogil:
     return (rank_range(layout, base, rank) + layout.data_at
@@ -225,7 +229,7 @@ cdef inline char *stream_chunk(const Layout *layout, char *base, int rank, int d
     cdef uint64_t places = places_in_turn(layout, extent, layout.stream_room, cells, nbytes)
     return (rank_range(layout, base, rank) + layout.streams_at + layout.chunks
             + (ring_to(rank, destination) * cells + count % cells) * layout.stream_room
-            + count // cells % places * extent)
+            + place_in_turn(count // cells, places, extent))
 
 
 # Whether its place is used for the first time (cells are counted from 2).

@@ -18,7 +18,7 @@ from smcoll.coll.pipeline cimport (
     MAX_PHASES, SECTION_STEPS, STEP_READ, Call, Section, heard_all, occupy, post,
 )
 from smcoll.coll.stores cimport UNKNOWN_STORES, add_store_sample, store_class
-from smcoll.segment cimport places_in_turn, whole_lines
+from smcoll.segment cimport place_in_turn, places_in_turn, whole_lines
 from smcoll.sync.team cimport AGAIN, DONE, Team
 from smcoll.sync.waiting cimport wait_awaited
 
@@ -80,7 +80,7 @@ cdef void open_section(Call *call, Section *section, uint64_t number) noexcept n
     section.sampled = False
     section.spent = section.stored = 0
     section.slot = team.segments
-    section.place = section.slot.pass_ % places * call.extent
+    section.place = place_in_turn(section.slot.pass_, places, call.extent)
     # The class itself counts: others may have used less of the memory.
     section.is_fresh = call.sections_before + number < places * ring
     call.opened = number + 1

@@ -9,7 +9,6 @@ cdef enum:
     SMALLEST_CHOICE = 4096     # bytes of the first class; below it ordinary stores are used
     SMALLEST_SAMPLE = 1024     # bytes of one copy that is worth looking at the clock
     UNKNOWN_STORES = 0xff      # in a line: its owner did not choose
-    ALL_KINDS = -1             # on trial, in a survey
 
 
 cdef StoreClass *store_class(Team *team, size_t nbytes) noexcept nogil
@@ -23,7 +22,7 @@ cdef void add_read_sample(StoreClass *chosen, int kind, int64_t ns, size_t nbyte
 
 
 cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t ring,
-                       bint *sampled) noexcept nogil
+                       bint is_fresh, bint *sampled) noexcept nogil
 
 
 # The kind of stores for the class's section number `number`. `ring`: places in the ring.
@@ -32,9 +31,7 @@ cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t
 cdef inline int next_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t ring,
                             bint is_fresh, bint *sampled) noexcept nogil:
     if chosen != NULL:
-        if is_fresh and chosen.on_trial == ALL_KINDS and chosen.is_new:
-            chosen.trial = number // ring + 1
-        return choose_stores(team, chosen, number, ring, sampled)
+        return choose_stores(team, chosen, number, ring, is_fresh, sampled)
     sampled[0] = False
     return team.stores.fixed if team.stores.fixed >= 0 else 0
 

@@ -58,6 +58,7 @@ cdef enum:
     SAMPLED_ROUNDS = 3         # with each kind, and one between them
     TRIAL_ROUNDS = 2 * SAMPLED_ROUNDS + 1
     SURVEY_ROUNDS = 3
+    ALL_KINDS = -1             # on trial: a survey
     SHORTEST_PAUSE = 8         # rounds from one trial's begin to the next, a power of two,
     LONGEST_PAUSE = 1 << 14    # as all are
     ONE_SEGMENT_IN = 8
@@ -254,7 +255,7 @@ cdef int stores_in_trial(const StoreClass *chosen, uint64_t segment, uint32_t ri
 
 
 cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t ring,
-                       bint *sampled) noexcept nogil:
+                       bint is_fresh, bint *sampled) noexcept nogil:
     cdef uint64_t round = number // ring, done
     cdef bint is_survey
     cdef int kind, stores
@@ -263,6 +264,8 @@ cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t
         chosen.is_due = False
         plan_survey(chosen, round)
     is_survey = chosen.on_trial == ALL_KINDS
+    if is_survey and chosen.is_new and is_fresh:
+        chosen.trial = round + 1
     if round < chosen.trial:
         if round >= chosen.next_look:
             chosen.next_look = look_after(chosen, round)
