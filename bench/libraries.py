@@ -24,7 +24,7 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("libraries.c")
 COLLECTIVES = ("barrier", "bcast", "reduce", "allreduce", "allgather", "dup loop")
 WAYS = ("through", "own")
-WARM_UP = 300       # calls of each size and way before the first that counts
+WARM_UP = 700       # calls of each size and way before the first that counts: past the comparison
 DUPLICATES = 10_000
 TIMEOUT = 1800      # seconds, the job
 
@@ -99,7 +99,7 @@ class Loops:
             calls, warm_up = max(duplicates // blocks, 1), 1
         else:
             first = max(self.block(way, what, nbytes, 10) for way in WAYS)
-            warm_up = min(WARM_UP, max(int(seconds / 4 / first * 1e6), 1))
+            warm_up = min(WARM_UP, max(int(seconds / 2 / first * 1e6), 1))
             slower = max(self.block(way, what, nbytes, warm_up) for way in WAYS)
             calls = max(int(seconds / 2 / blocks / slower * 1e6), 1)
         times = {way: [] for way in WAYS}

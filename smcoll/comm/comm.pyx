@@ -80,7 +80,7 @@ def check_is_of_mpi(collective):
 
 
 def explain_spanning(engine, collective, nbytes):
-    """The same for a communicator over several nodes."""
+    """``Comm.explain`` for a communicator over several nodes."""
     if collective in ("scan", "exscan") and not engine.in_rank_order:
         return Explanation(collective, nbytes, "MPI", "MPI's own", {},
                            "the nodes do not hold the ranks in their order")
@@ -96,6 +96,57 @@ def explain_spanning(engine, collective, nbytes):
                        f"({engine.notices.unwatched})")
     return Explanation(collective, nbytes, "shared memory and network", algorithm, parameters,
                        "; ".join(reasons))
+
+
+def explain_on_node(engine, collective, nbytes):
+    """The same for a communicator of one node."""
+    row = decision_for(engine.decisions, collective, nbytes)
+    learned, why = engine.what_is_learned(collective, nbytes)
+    if why is not None:
+        row = replace(learned or row, reason=why)
+    inline = engine.is_inline(collective, row.number, nbytes)
+    stores, why = engine.stores_in_use(
+        COLLECTIVE_NUMBERS[collective],
+        nbytes // engine.size if collective == "reduce_scatter" else nbytes)
+    if collective in STREAMED:
+        if engine.streams_refused:
+            return Explanation(collective, nbytes, "MPI", "MPI's own", {},
+                               "the streams could not be reserved")
+        parameters = {"chunk_bytes": engine.stream_chunk, "stores": stores,
+                      "stores_because": why,
+                      "around_caches_from": engine.around_caches_from(collective)}
+        reason = row.reason
+        if engine.uses_heaps:
+            parameters["in_place_from"] = max(engine.direct_sizes[collective],
+                                              engine.stream_inline + 1)
+            reason += ("; a message of so many bytes (in_place_from) that lies in its sender's "
+                       "shared heap is read there")
+        if collective in engine.kernel_copy_sizes and row.number == 0:
+            parameters["kernel_copy_from"] = engine.kernel_copy_sizes[collective]
+            reason += ("; what a rank hands out is read in its memory through the kernel if it "
+                       "is so many bytes (kernel_copy_from)")
+            if collective in measured_routes(engine.config, engine.size):
+                reason += " and that is measured to be faster"
+        return Explanation(collective, nbytes, "shared memory", row.algorithm, parameters,
+                           reason)
+    if engine.data_refused and not inline and collective != "barrier" and nbytes > 0:
+        return Explanation(collective, nbytes, "MPI", "MPI's own", {},
+                           "the data regions could not be reserved")
+    parameters = {name: getattr(row, name)
+                  for name in RADICES.get((collective, row.algorithm), ())}
+    if inline and collective != "barrier":
+        parameters["inline"] = True
+    elif collective != "barrier":
+        parameters.update(section_bytes=row.section_bytes, segments=row.segments,
+                          pipelined=row.pipelined, stores=stores, stores_because=why,
+                          around_caches_from=engine.around_caches_from(collective))
+    reason = row.reason
+    if row.algorithm == SHARED_HEAP:
+        reason += ": arrays there are read and written where they lie, others are staged"
+    elif engine.uses_heaps and collective != "barrier":
+        reason += "; staged, wherever the arrays lie"
+    return Explanation(collective, nbytes, "shared memory", row.algorithm, parameters, reason,
+                       *row.evidence(nbytes))
 
 
 class Collectives(Reductions, Movement, Objects):
@@ -153,55 +204,13 @@ class Collectives(Reductions, Movement, Objects):
                                "not among smcoll's collectives")
         if engine is None:
             return Explanation(collective, nbytes, "MPI", "MPI's own", {}, state_of(self).reason)
-        if isinstance(engine, SpanningEngine):
-            return explain_spanning(engine, collective, nbytes)
-        row = decision_for(engine.decisions, collective, nbytes)
-        learned, why = engine.what_is_learned(collective, nbytes)
-        if why is not None:
-            row = replace(learned or row, reason=why)
-        inline = engine.is_inline(collective, row.number, nbytes)
-        stores, why = engine.stores_in_use(
-            COLLECTIVE_NUMBERS[collective],
-            nbytes // self.Get_size() if collective == "reduce_scatter" else nbytes)
-        if collective in STREAMED:
-            if engine.streams_refused:
-                return Explanation(collective, nbytes, "MPI", "MPI's own", {},
-                                   "the streams could not be reserved")
-            parameters = {"chunk_bytes": engine.stream_chunk, "stores": stores,
-                          "stores_because": why,
-                          "around_caches_from": engine.around_caches_from(collective)}
-            reason = row.reason
-            if engine.uses_heaps:
-                parameters["in_place_from"] = max(engine.direct_sizes[collective],
-                                                  engine.stream_inline + 1)
-                reason += ("; a message of so many bytes (in_place_from) that lies in its sender's "
-                           "shared heap is read there")
-            if collective in engine.kernel_copy_sizes and row.number == 0:
-                parameters["kernel_copy_from"] = engine.kernel_copy_sizes[collective]
-                reason += ("; what a rank hands out is read in its memory through the kernel if it "
-                           "is so many bytes (kernel_copy_from)")
-                if collective in measured_routes(engine.config, self.Get_size()):
-                    reason += " and that is measured to be faster"
-            return Explanation(collective, nbytes, "shared memory", row.algorithm, parameters,
-                               reason)
-        if engine.data_refused and not inline and collective != "barrier" and nbytes > 0:
-            return Explanation(collective, nbytes, "MPI", "MPI's own", {},
-                               "the data regions could not be reserved")
-        parameters = {name: getattr(row, name)
-                      for name in RADICES.get((collective, row.algorithm), ())}
-        if inline and collective != "barrier":
-            parameters["inline"] = True
-        elif collective != "barrier":
-            parameters.update(section_bytes=row.section_bytes, segments=row.segments,
-                              pipelined=row.pipelined, stores=stores, stores_because=why,
-                              around_caches_from=engine.around_caches_from(collective))
-        reason = row.reason
-        if row.algorithm == SHARED_HEAP:
-            reason += ": arrays there are read and written where they lie, others are staged"
-        elif engine.uses_heaps and collective != "barrier":
-            reason += "; staged, wherever the arrays lie"
-        return Explanation(collective, nbytes, "shared memory", row.algorithm, parameters, reason,
-                           *row.evidence(nbytes))
+        found = (explain_spanning(engine, collective, nbytes) if isinstance(engine, SpanningEngine)
+                 else explain_on_node(engine, collective, nbytes))
+        if engine.calls_from_c is not None:
+            why = engine.calls_from_c.explain(collective, nbytes)
+            if why is not None:
+                found = replace(found, reason=f"{found.reason}; {why}")
+        return found
 
     def stats(self):
         """Rows ``{collective, algorithm, path, calls, from_c, bytes, seconds, direct_bytes}``, this

@@ -96,7 +96,11 @@ cdef class State:
             self.engine.abandon()
 
     def stats(self):
-        rows = [] if self.engine is None else self.engine.stats()
+        rows = []
+        if self.engine is not None:
+            rows = self.engine.stats()
+            if self.engine.calls_from_c is not None:
+                rows += self.engine.calls_from_c.stats()
         for row in rows:
             if row["path"] == "MPI" and "reason" not in row:
                 row["reason"] = (

@@ -27,6 +27,7 @@ cdef class Engine:
     cdef size_t inline_size, rooted_inline_size    # bytes that a rank's flag lines hold
     cdef str last_error        # of a call by smcoll.h, a sentence
     cdef public bint from_c    # the call that is being made comes from C
+    cdef public object calls_from_c    # an interpose.comparison.CallsFromC; None: there is none
 
     # What an engine of one node and one over several nodes do differently.
     cdef void go_on(self) noexcept nogil

@@ -23,7 +23,7 @@ def use() -> None:
     was loaded before on one of them goes past us there.
     """
     global _opened
-    from smcoll.interpose import served, symbols, symbols_c
+    from smcoll.interpose import functions, served, symbols, symbols_c
 
     if not _opened:
         from mpi4py import MPI
@@ -35,7 +35,7 @@ def use() -> None:
         if passed_by and is_first_rank():
             print(f"smcoll: loaded before install(libraries=True), so their collectives are MPI's: "
                   f"{', '.join(passed_by)}", file=sys.stderr, flush=True)
-        has_large_counts = served.open_functions(MPI.__file__)
+        has_large_counts = functions.open_functions(MPI.__file__)
         for module in (symbols, symbols_c) if has_large_counts else (symbols,):
             ctypes.CDLL(module.__file__, mode=ctypes.RTLD_GLOBAL)
         _opened = True

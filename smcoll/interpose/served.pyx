@@ -3,7 +3,7 @@
 A communicator's calls go to MPI until it has had ``AFTER`` of them, an equal number on all its
 ranks; then its engine is made. From there on they are carried out by the functions of ``smcoll.h``,
 or, where a datatype or an operation is not a plain one, by the methods of a smcoll communicator
-(``calls``).
+(``calls``); again by MPI where that was measured to be faster (``comparison``).
 
 No mpi.h: every argument is a machine word. Handles are 32 bits of it in MPICH and Intel MPI, and a
 pointer in Open MPI; an ``int`` is the lower half, and whoever passes the word on passes the ``int``
@@ -16,31 +16,38 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
 
-from smcoll.base.atomics cimport cpu_pause, load_acquire, store_release, try_lock, unlock
-from smcoll.base.kernels cimport INSTRUCTIONS_BASELINE, reduction_kernel_for
+from smcoll.base.atomics cimport (
+    cpu_pause, load_acquire, monotonic_ns, store_release, try_lock, unlock,
+)
+from smcoll.base.kernels cimport INSTRUCTIONS_BASELINE, OP_MAX, TYPE_BOOL, reduction_kernel_for
 from smcoll.buffers.buffers cimport code_of_type
 from smcoll.comm.c_api cimport (
     SMCOLL_CAPSULE, SMCOLL_IN_PLACE, SMCOLL_USE_MPI, smcoll_api, smcoll_engine,
 )
 from smcoll.datatype.operations cimport NO_OP, code_of_op
+from smcoll.engine.plans cimport SIZE_CLASSES, size_class
+from smcoll.interpose.comparison cimport (
+    CallClass, CallsFromC, Comparison, Times, decide_side, is_compared, is_for_mpi, now,
+    round_is_over,
+)
+from smcoll.interpose.functions cimport (
+    ALLGATHER, ALLGATHERV, ALLREDUCE, ALLTOALLV, ALLTOALLW, BARRIER, BCAST, EXSCAN, FUNCTIONS,
+    GATHER, GATHERV, REDUCE, REDUCE_SCATTER, SCAN, SCATTER, SCATTERV, SUCCESS, Arguments, by_mpi,
+    mpi, word,
+)
 
-cdef extern from "<dlfcn.h>" nogil:
-    void *dlopen(const char *, int)
-    void *dlsym(void *, const char *)
-    int RTLD_LAZY, RTLD_NOLOAD
+from smcoll.interpose.functions import NAMES
 
 cdef extern from "Python.h":
     int Py_IsInitialized() noexcept nogil
 
-NAMES = ("Barrier", "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv",
-         "Alltoall", "Alltoallv", "Alltoallw", "Reduce", "Allreduce", "Reduce_scatter",
-         "Reduce_scatter_block", "Scan", "Exscan")
-
 cdef enum:
     BUCKETS = 1024             # of handles; a power of two
-    SUCCESS = 0
-    NOT_PLAIN = -2             # beside NOT_SERVED: a method of Python's carries it out
+    # What `serve` returns besides MPI's codes.
+    NOT_SERVED = -1            # MPI is to carry the call out
+    NOT_PLAIN = -2             # a method of Python's
 
 # Calls of a communicator before its engine is made: that takes some ms, and a short call gains a
 # microsecond or two. A communicator of a few calls shall not pay for it. A guess, not measured.
@@ -59,6 +66,7 @@ cdef struct Entry:
     int in_use                 # a call without the GIL is on its way
     PyObject *python           # the smcoll communicator, once decided; NULL: all calls are MPI's
     smcoll_engine *engine
+    Comparison *comparison     # kept alive by the engine; NULL: its calls are not compared
 
 
 # A predefined datatype or operation.
@@ -77,7 +85,6 @@ cdef uintptr_t _null_comm
 cdef word _in_place
 cdef int64_t _after
 cdef int _keyval
-cdef void *_mpi[2][FUNCTIONS]          # MPI's own; those with MPI_Count second
 cdef Entry *_buckets[BUCKETS]
 cdef int _table_is_locked = 0
 cdef Entry *_free_entries = NULL
@@ -85,15 +92,8 @@ cdef Basic _types[256]                 # open addressing; size 0: free
 cdef Basic _ops[64]
 cdef uint64_t _left[FUNCTIONS]         # calls that MPI carried out,
 cdef uint64_t _served[FUNCTIONS]       # and those that it did not
-
-ctypedef int (*set_attr_function)(word, int, void *) noexcept nogil
-ctypedef int (*two_words)(word, void *) noexcept nogil
-ctypedef int (*error_function)(word, int) noexcept nogil
-ctypedef int (*keyval_function)(void *, void *, int *, void *) noexcept nogil
-cdef set_attr_function _set_attr
-cdef keyval_function _create_keyval
-cdef two_words _comm_size, _comm_rank, _test_inter
-cdef error_function _call_errhandler
+cdef word _double, _sum, _max, _null_type
+cdef int _truncated
 
 
 # ---------------------------------------------------------------------- communicators
@@ -142,9 +142,9 @@ cdef Entry *enter(uintptr_t comm) noexcept nogil:
     if entry == NULL:
         return NULL
     # An attribute ends with the communicator, whoever frees it: handles are used again.
-    if (_test_inter(comm, &inter) != SUCCESS or _comm_size(comm, &entry.size) != SUCCESS
-            or _comm_rank(comm, &entry.rank) != SUCCESS
-            or _set_attr(comm, _keyval, entry) != SUCCESS):
+    if (mpi.test_inter(comm, &inter) != SUCCESS or mpi.comm_size(comm, &entry.size) != SUCCESS
+            or mpi.comm_rank(comm, &entry.rank) != SUCCESS
+            or mpi.set_attr(comm, _keyval, entry) != SUCCESS):
         lock_table()
         give_back(entry)
         unlock(&_table_is_locked)
@@ -155,6 +155,7 @@ cdef Entry *enter(uintptr_t comm) noexcept nogil:
     entry.in_use = 0
     entry.python = NULL
     entry.engine = NULL
+    entry.comparison = NULL
     lock_table()
     store_release(<uint64_t *> &entry.next, <uint64_t> _buckets[bucket_of(comm)])
     store_release(<uint64_t *> &entry.comm, comm)
@@ -203,8 +204,10 @@ cdef int not_copied(word comm, int keyval, void *extra, void *value, void *copy,
 
 cdef void decide(Entry *entry) noexcept with gil:
     """Make the communicator's engine, collectively; where that fails, all its calls do."""
+    from smcoll.engine.node import NodeEngine
     from smcoll.interpose import calls
 
+    cdef CallsFromC from_c
     entry.decided = True
     try:
         comm, engine = calls.accelerated(entry.comm)
@@ -214,7 +217,13 @@ cdef void decide(Entry *entry) noexcept with gil:
     if engine is not None:
         Py_INCREF(comm)
         entry.python = <PyObject *> comm
-        entry.engine = <smcoll_engine *> <PyObject *> engine   # kept alive by the communicator
+        # Kept alive by the communicator, as what the engine keeps.
+        entry.engine = <smcoll_engine *> <PyObject *> engine
+        # Nodes have clocks of their own.
+        if engine.config.learn == "on" and isinstance(engine, NodeEngine):
+            from_c = CallsFromC(engine.config.named, engine.oversubscribed)
+            engine.calls_from_c = from_c
+            entry.comparison = &from_c.comparison
 
 
 def expect(comm):
@@ -258,42 +267,146 @@ cdef inline int64_t item(const Arguments *call, word array, int i) noexcept nogi
     return (<const int64_t *> array)[i] if call.wide else (<const int *> array)[i]
 
 
-cdef int serve(const Arguments *call) noexcept nogil:
-    """Carry the call out: MPI's return value, or NOT_SERVED."""
-    cdef uintptr_t comm
-    cdef Entry *entry
+cdef int carry_out(const Arguments *call) noexcept nogil:
+    cdef Entry *entry = NULL
+    cdef CallClass *kind
     cdef int code
-    if not _active or not load_acquire(&_ready) and not get_ready():
-        return NOT_SERVED
-    comm = <uintptr_t> call.comm & _handle_bits
-    if comm == _null_comm:
-        return NOT_SERVED
-    entry = find(comm)
-    if entry == NULL:
-        entry = enter(comm)
-    if entry == NULL:
-        return NOT_SERVED
-    if not entry.decided:
-        entry.calls += 1
-        if entry.calls > _after:
+    if _active and (load_acquire(&_ready) or get_ready()):
+        entry = entry_of(<uintptr_t> call.comm & _handle_bits)
+    if entry != NULL and not entry.decided:
+        if entry.calls >= _after:
             decide(entry)
+        else:
+            code = left_to_mpi(call)
+            # A call that MPI refused here did not reach the others: it does not count.
+            entry.calls += code == SUCCESS
+            return code
+    if entry == NULL or entry.engine == NULL and entry.failure == SUCCESS:
+        return left_to_mpi(call)
     if entry.failure != SUCCESS:
-        _call_errhandler(call.comm, entry.failure)
+        mpi.call_errhandler(call.comm, entry.failure)
         return entry.failure
-    if entry.engine == NULL:
-        return NOT_SERVED
     entry.in_use = True
-    code = serve_plain(entry, call)
+    kind = class_of(entry, call)
+    if kind == NULL:
+        code = serve(entry, call)
+    elif is_compared(kind):
+        code = compare(entry, call, kind)
+    else:
+        code = on_side(entry, call, kind, kind.is_mpis)
     entry.in_use = False
+    return code
+
+
+cdef inline Entry *entry_of(uintptr_t comm) noexcept nogil:
+    """What is known of the communicator; NULL: all its calls are MPI's."""
+    cdef Entry *entry
+    if comm == _null_comm:
+        return NULL
+    entry = find(comm)
+    return enter(comm) if entry == NULL else entry
+
+
+cdef int left_to_mpi(const Arguments *call) noexcept nogil:
+    _left[call.function] += 1
+    return by_mpi(call)
+
+
+cdef int serve(Entry *entry, const Arguments *call) noexcept nogil:
+    """Through shared memory; what can't be done there, by MPI."""
+    cdef int code = serve_plain(entry, call)
     if code == NOT_PLAIN:
         code = serve_any(entry, call)
     elif code > SUCCESS:
         tell_error(entry)
-    if code != NOT_SERVED:
-        _served[call.function] += 1
+    if code == NOT_SERVED:
+        return left_to_mpi(call)
+    _served[call.function] += 1
     if code > SUCCESS:
         # It returns where the communicator's handler does.
-        _call_errhandler(call.comm, code)
+        mpi.call_errhandler(call.comm, code)
+    return code
+
+
+# ---------------------------------------------------------------------- beside MPI's own
+
+cdef CallClass *class_of(Entry *entry, const Arguments *call) noexcept nogil:
+    """With which calls this one is compared, the same on all ranks. NULL: with none.
+
+    None where only a call's sender knows how much it sends, and where the two ways could give a
+    reduction different bits (protocol rule 7).
+    """
+    cdef int function = call.function
+    cdef bint by_sender = function == GATHER
+    cdef word handle = call.recv_type
+    cdef int64_t count
+    cdef Basic *basic
+    cdef int size
+    if entry.comparison == NULL:
+        return NULL
+    if function == BARRIER:
+        return &entry.comparison.classes[function][0]
+    if function in (GATHERV, SCATTERV, ALLGATHERV, ALLTOALLV, ALLTOALLW, REDUCE_SCATTER):
+        return NULL
+    count = count_of(call, call.recv_count)
+    if function == GATHER or function == SCATTER:
+        # Who is not the root knows its own side only.
+        if (entry.rank == <int> call.root) != (function == GATHER):
+            handle, count = call.send_type, count_of(call, call.send_count)
+    basic = type_of(handle)
+    size = <int> basic.size
+    if function >= REDUCE:
+        if size == 0 or not gives_the_same_bits(entry, basic.code, op_of(call.op)):
+            return NULL
+    elif size == 0:
+        if (<uintptr_t> handle & _handle_bits) == <uintptr_t> _null_type or (
+                mpi.type_size(handle, &size) != SUCCESS):
+            return NULL        # MPI says what is wrong
+    if count < 0 or size < 0:
+        return NULL
+    return &entry.comparison.classes[function][
+        size_class(<size_t> count * <size_t> size)]
+
+
+cdef inline bint gives_the_same_bits(Entry *entry, int type, const Basic *op) noexcept nogil:
+    """Whether it does not matter in which order the ranks' operands are combined."""
+    return op.size != 0 and (entry.size == 2 or 0 <= type <= TYPE_BOOL or OP_MAX <= op.code)
+
+
+cdef inline int on_side(Entry *entry, const Arguments *call, CallClass *kind,
+                        bint is_mpis) noexcept nogil:
+    """Count the call, too: those that all ranks have been in."""
+    cdef int code
+    if is_mpis:
+        code = by_mpi(call)
+        kind.by_mpi += 1
+    else:
+        code = serve(entry, call)
+    kind.calls += code == SUCCESS or code == _truncated
+    return code
+
+
+cdef int compare(Entry *entry, const Arguments *call, CallClass *kind) noexcept nogil:
+    """A call of a comparison."""
+    cdef const Comparison *comparison = entry.comparison
+    cdef int64_t calls = kind.calls, arrived = now(comparison)
+    cdef int code = on_side(entry, call, kind, is_for_mpi(kind)), failed
+    cdef Arguments together = call_of(ALLREDUCE, False, call.comm)
+    cdef Times own[2]
+    cdef Times of_all[2]
+    if kind.calls == calls or not round_is_over(comparison, kind, arrived):
+        return code
+    memset(own, 0, sizeof(own))
+    if kind.times != NULL:
+        memcpy(own, kind.times, sizeof(own))
+    together.send = <word> own
+    together.recv, together.recv_count = <word> of_all, sizeof(of_all) // sizeof(double)
+    together.recv_type = _double
+    together.op = _sum if comparison.shares_cpus else _max
+    failed = by_mpi(&together)
+    if failed != SUCCESS:
+        return failed
+    decide_side(kind, of_all)
     return code
 
 
@@ -540,35 +653,10 @@ cdef void tell_error(Entry *entry) noexcept with gil:
 
 # ---------------------------------------------------------------------- setting up
 
-def open_functions(str mpi4py_library):
-    """Find MPI's own functions through mpi4py's library. Once. Whether it has those with large
-    counts."""
-    global _set_attr, _comm_size, _comm_rank, _test_inter, _call_errhandler, _create_keyval
-    cdef void *library = dlopen(mpi4py_library.encode(), RTLD_LAZY | RTLD_NOLOAD)
-    if library == NULL:
-        raise OSError(f"{mpi4py_library} is not loaded")
-    for i, name in enumerate(NAMES):
-        _mpi[0][i] = function_of(library, f"PMPI_{name}")
-        _mpi[1][i] = dlsym(library, f"PMPI_{name}_c".encode())
-    _set_attr = <set_attr_function> function_of(library, "PMPI_Comm_set_attr")
-    _comm_size = <two_words> function_of(library, "PMPI_Comm_size")
-    _comm_rank = <two_words> function_of(library, "PMPI_Comm_rank")
-    _test_inter = <two_words> function_of(library, "PMPI_Comm_test_inter")
-    _call_errhandler = <error_function> function_of(library, "PMPI_Comm_call_errhandler")
-    _create_keyval = <keyval_function> function_of(library, "PMPI_Comm_create_keyval")
-    return all(_mpi[1][i] != NULL for i in range(1, FUNCTIONS))
-
-
-cdef void *function_of(void *library, str name) except NULL:
-    cdef void *function = dlsym(library, name.encode())
-    if function == NULL:
-        raise OSError(f"MPI's library has no {name}")
-    return function
-
-
 cdef bint get_ready() noexcept with gil:
     """In the first call, when MPI is initialised for sure: learn its handles."""
     global _ready, _active, _api, _handle_bits, _null_comm, _in_place
+    global _double, _sum, _max, _null_type, _truncated
     from mpi4py import MPI
 
     from smcoll.interpose import calls
@@ -585,6 +673,10 @@ cdef bint get_ready() noexcept with gil:
         _handle_bits = <uintptr_t> -1 if MPI._sizeof(MPI.Comm) == 8 else 0xFFFFFFFF
         _null_comm = <uintptr_t> handle_of(MPI.COMM_NULL)
         _in_place = <word> <Py_ssize_t> int(MPI.IN_PLACE)
+        _double = handle_of(MPI.DOUBLE)
+        _sum, _max = handle_of(MPI.SUM), handle_of(MPI.MAX)
+        _null_type = handle_of(MPI.DATATYPE_NULL)
+        _truncated = MPI.ERR_TRUNCATE
         for datatype in calls.predefined(MPI.Datatype):
             if datatype != MPI.DATATYPE_NULL and calls.is_dense(datatype):
                 size, code = datatype.Get_size(), code_of_type(datatype)
@@ -595,7 +687,7 @@ cdef bint get_ready() noexcept with gil:
             if op != MPI.OP_NULL and code != NO_OP:
                 basic = op_of(handle_of(op))
                 basic.handle, basic.size, basic.code = handle_of(op), 1, code
-        if _create_keyval(<void *> not_copied, <void *> forget, &_keyval, NULL) != SUCCESS:
+        if mpi.create_keyval(<void *> not_copied, <void *> forget, &_keyval, NULL) != SUCCESS:
             raise MPI.Exception(MPI.ERR_KEYVAL)
         store_release(&_ready, 1)
     except BaseException as error:
@@ -626,20 +718,3 @@ def calls_left_to_mpi():
 def calls_served():
     """``{name: number}`` of those that went through shared memory."""
     return {NAMES[i]: _served[i] for i in range(FUNCTIONS) if _served[i]}
-
-
-cdef int left_to_mpi(const Arguments *call, int code) noexcept nogil:
-    """What MPI returned. A call that it refused here did not reach the others: it does not count.
-    """
-    cdef Entry *entry
-    if code != SUCCESS and _active and load_acquire(&_ready):
-        entry = find(<uintptr_t> call.comm & _handle_bits)
-        if entry != NULL and not entry.decided:
-            entry.calls -= 1
-    return code
-
-
-cdef void *function_of_mpi(const Arguments *call) noexcept nogil:
-    """MPI's own function, for a call that is not served."""
-    _left[call.function] += 1
-    return _mpi[call.wide][call.function]

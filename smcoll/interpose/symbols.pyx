@@ -4,20 +4,19 @@ This module's library is opened for all (RTLD_GLOBAL) after mpi4py's, which call
 before the C libraries.
 """
 
+from smcoll.interpose.functions cimport (
+    ALLGATHER, ALLREDUCE, ALLTOALL, ALLTOALLV, ALLTOALLW, BARRIER, EXSCAN, GATHER, REDUCE_SCATTER,
+    REDUCE_SCATTER_BLOCK, SCAN, SCATTER, Arguments, word,
+)
 from smcoll.interpose.served cimport (
-    ALLGATHER, ALLREDUCE, ALLTOALL, ALLTOALLV, ALLTOALLW, BARRIER, EXSCAN, GATHER, NOT_SERVED,
-    REDUCE_SCATTER, REDUCE_SCATTER_BLOCK, SCAN, SCATTER, Arguments, allgatherv_form,
-    alltoallv_form, bcast_form, call_of, equal_form, function_of_mpi, left_to_mpi,
-    gatherv_form, mpi_1, reduce_form, reduction_form, rooted_form, scatterv_form, serve, word,
+    allgatherv_form, alltoallv_form, bcast_form, call_of, carry_out, equal_form,
+    gatherv_form, reduce_form, reduction_form, rooted_form, scatterv_form,
 )
 
 
 cdef public int MPI_Barrier(word comm) noexcept nogil:
     cdef Arguments call = call_of(BARRIER, False, comm)
-    cdef int code = serve(&call)
-    if code != NOT_SERVED:
-        return code
-    return left_to_mpi(&call, (<mpi_1> function_of_mpi(&call))(comm))
+    return carry_out(&call)
 
 
 cdef public int MPI_Bcast(word a, word b, word c, word d, word e) noexcept nogil:

@@ -1,9 +1,12 @@
 """The same for large counts (MPI 4): opened where MPI has these functions."""
 
-from smcoll.interpose.served cimport (
+from smcoll.interpose.functions cimport (
     ALLGATHER, ALLREDUCE, ALLTOALL, ALLTOALLV, ALLTOALLW, EXSCAN, GATHER, REDUCE_SCATTER,
-    REDUCE_SCATTER_BLOCK, SCAN, SCATTER, allgatherv_form, alltoallv_form, bcast_form,
-    equal_form, gatherv_form, reduce_form, reduction_form, rooted_form, scatterv_form, word,
+    REDUCE_SCATTER_BLOCK, SCAN, SCATTER, word,
+)
+from smcoll.interpose.served cimport (
+    allgatherv_form, alltoallv_form, bcast_form, equal_form, gatherv_form, reduce_form,
+    reduction_form, rooted_form, scatterv_form,
 )
 
 

@@ -644,6 +644,90 @@ def test_calls_from_python_and_from_c_in_turns(c, comm_world):
     comm.Free()
 
 
+# ---------------------------------------------------------------------- beside MPI's own
+
+
+COMPARED = 800    # calls of one class: those before the engine and a comparison, and the comparison
+
+
+def only_with_smcoll(request) -> None:
+    if request.node.callspec.params["c"] == "mpi":
+        pytest.skip("nothing is compared without smcoll")
+
+
+@pytest.mark.mpi(2)
+def test_calls_that_mpi_carries_out_faster_become_mpis(c, comm_world, request):
+    """A datatype with holes goes through Python, which takes many times as long as MPI's way."""
+    from mpi4py import MPI
+
+    only_with_smcoll(request)
+    comm = comm_world.Dup()
+    spaced = MPI.DOUBLE.Create_vector(2, 1, 2).Commit()
+    for turn in range(COMPARED):
+        root = turn % comm.size
+        array = np.full(3, float(turn) if comm.rank == root else -1.0)
+        check(c.call_Bcast(at(array), 1, handle(spaced), root, handle(comm)))
+        np.testing.assert_array_equal(array[[0, 2]], [turn, turn])
+    why = comm.explain("bcast", 16).reason
+    assert "calls from C by MPI" in why, why
+    [row] = [row for row in comm.stats() if row["path"] == "MPI"]
+    assert row["collective"] == "bcast" and row["from_c"] == row["calls"] >= 50
+    # A class of its own, not compared yet.
+    assert "calls from C" not in comm.explain("bcast", 32).reason
+    spaced.Free()
+    comm.Free()
+
+
+@pytest.mark.mpi(2, 3, 5)
+def test_ranks_with_different_types_of_one_signature_compare_together(c, comm_world, request):
+    from mpi4py import MPI
+
+    only_with_smcoll(request)
+    comm = comm_world.Dup()
+    double, spaced = MPI.DOUBLE, MPI.DOUBLE.Create_vector(2, 1, 2).Commit()
+    for turn in range(COMPARED):
+        root, has_holes = turn % comm.size, (comm.rank + turn) % 3 == 0
+        array = np.full(3, float(turn) if comm.rank == root else -1.0)
+        check(c.call_Bcast(at(array), 1 if has_holes else 2,
+                           handle(spaced if has_holes else double), root, handle(comm)))
+        np.testing.assert_array_equal(array[[0, 2]] if has_holes else array[:2], [turn, turn])
+    assert "calls from C by" in comm.explain("bcast", 16).reason
+    spaced.Free()
+    comm.Free()
+
+
+@pytest.mark.mpi(2, 3, 5)
+def test_a_call_that_was_wrong_on_one_rank_does_not_count_in_a_comparison(c, comm_world):
+    from mpi4py import MPI
+
+    comm = MPI.Intracomm.Dup(comm_world)
+    comm.Set_errhandler(MPI.ERRORS_RETURN)
+    double, plus, of = handle(MPI.DOUBLE), handle(MPI.SUM), handle(comm)
+    array, got = np.full(2, comm.rank + 1.0), np.zeros(2)
+    for turn in range(COMPARED):
+        if comm.rank == turn % comm.size:
+            assert c.call_Bcast(at(array), -1, double, 0, of) != 0
+            assert c.call_Reduce(at(array), at(got), 2, double, plus, comm.size, of) != 0
+        check(c.call_Barrier(of))
+        check(c.call_Bcast(at(array), 0, double, 0, of))
+        check(c.call_Allreduce(at(array), at(got), 2, double, plus, of))
+        assert (got == comm.size * (comm.size + 1) / 2).all()
+        check(c.call_Reduce(at(array), at(got), 2, double, plus, 0, of))
+    comm.Free()
+
+
+@pytest.mark.mpi(3)
+def test_a_sum_whose_bits_depend_on_its_order_is_not_compared(c, comm_world):
+    from mpi4py import MPI
+
+    comm = comm_world.Dup()
+    array, got, of = np.ones(1), np.zeros(1), handle(comm)
+    for _ in range(COMPARED):
+        check(c.call_Allreduce(at(array), at(got), 1, handle(MPI.DOUBLE), handle(MPI.SUM), of))
+    assert "calls from C" not in comm.explain("allreduce", 8).reason
+    comm.Free()
+
+
 # ---------------------------------------------------------------------- threads, many communicators
 
 
