@@ -20,7 +20,7 @@ COMPILE_ARGS += os.environ.get("SMCOLL_BUILD_CFLAGS", "").split()
 HOT = ("smcoll/algos.pyx", "smcoll/barrier.pyx", "smcoll/coll/", "smcoll/base/kernels.pyx",
        "smcoll/datatype/convertor.pyx", "smcoll/sync/waiting.pyx", "smcoll/engine/call.pyx",
        "smcoll/engine/engine.pyx", "smcoll/engine/node.pyx", "smcoll/comm/c_api.pyx",
-       "smcoll/interpose/served.pyx")
+       "smcoll/interpose/")
 LINK_ARGS = os.environ.get("SMCOLL_BUILD_LDFLAGS", "-Wl,-s").split()
 DIRECTIVES = {"language_level": 3, "cdivision": True, "binding": True, "embedsignature": True}
 CPUS = len(os.sched_getaffinity(0))

@@ -7,14 +7,7 @@ from smcoll.interpose.functions cimport FUNCTIONS
 cdef enum:
     ROUNDS = 5                 # of one comparison
     NOT_COUNTED = 2            # calls of a block: they find caches and rings as the other side left
-    COUNTED = 8                # them,
-    BLOCK = 10                 # and all, of each side in a round
-
-
-# ns, of one side's calls in a round. As doubles, for MPI to add up or compare.
-cdef struct Times:
-    double arrived[COUNTED]
-    double departed[COUNTED]
+    BLOCK = 10                 # them, and all, of each side in a round
 
 
 # Calls of one function with 2^c bytes, or fewer but more than half of that. The same on all ranks,
@@ -27,25 +20,17 @@ cdef struct CallClass:
     int turn                   # calls of this round so far
     int rounds                 # that are complete
     double ratio[ROUNDS]       # MPI's time divided by smcoll's
-    double ns[2]               # of a call, in the last round: smcoll, MPI
-    Times *times               # on this rank: smcoll, MPI; NULL: for want of memory
-
-
-# One rank's of one communicator.
-cdef struct Comparison:
-    bint shares_cpus           # ranks do
-    CallClass classes[FUNCTIONS][SIZE_CLASSES]
+    double ns[2]               # of a call, on average over ranks, in the last round: smcoll, MPI
+    int64_t taken[2]           # ns on this rank of the round's calls that count: smcoll, MPI
 
 
 @cython.final
 cdef class CallsFromC:
-    cdef Comparison comparison
+    cdef CallClass classes[FUNCTIONS][SIZE_CLASSES]
 
 
-cdef int64_t now(const Comparison *comparison) noexcept nogil
-cdef bint round_is_over(const Comparison *comparison, CallClass *kind,
-                        int64_t arrived) noexcept nogil
-cdef void decide_side(CallClass *kind, const Times *of_all) noexcept nogil
+cdef bint round_is_over(CallClass *kind, int64_t ns) noexcept nogil
+cdef void decide_side(CallClass *kind, const double *taken, int ranks) noexcept nogil
 
 
 cdef inline bint is_compared(const CallClass *kind) noexcept nogil:

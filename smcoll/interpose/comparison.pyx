@@ -2,19 +2,17 @@
 
 The calls of a class (a function, a power of two of bytes) are compared with the MPI's own function
 where a program makes many of them: by turns ten calls through shared memory and ten by MPI. Behind
-each such round the ranks put their times together, with one Allreduce of MPI's. So all have the
-same figures and draw the same conclusion, at the same call of the class.
+each such round the ranks add up their times, with one Allreduce of MPI's. So all have the same
+figures and draw the same conclusion, at the same call of the class.
 
-As where a communicator learns (``engine.learning``) a call's time is that from the last rank's
-arrival to the last one's departure, or, where ranks share CPUs, the CPU time of all ranks. Of a
-round's calls the median counts.
+What counts is the time that all ranks spend in the calls. (From the last rank's arrival on, as
+``engine.learning`` measures, would say nothing of a Bcast whose root runs ahead.) Who waits for a
+late rank waits on both sides alike, which brings the ratio nearer to 1: then nothing changes.
 """
 
 cimport cython
 from libc.stdint cimport int64_t
-from libc.stdlib cimport calloc, free
 
-from smcoll.base.atomics cimport monotonic_ns, thread_cpu_ns
 from smcoll.engine.plans cimport SIZE_CLASSES, size_class
 from smcoll.interpose.functions cimport FUNCTIONS
 
@@ -40,20 +38,19 @@ cdef double FASTER = 0.95          # MPI takes over: a change has to be worth it
 cdef class CallsFromC:
     """What one rank knows of one communicator's calls from C, as Python sees it."""
 
-    def __cinit__(self, named, bint shares_cpus):
+    def __cinit__(self, named):
         """``named``: collectives whose algorithm the settings name; nothing is chosen there."""
         cdef int function, size
-        self.comparison.shares_cpus = shares_cpus
         for function in range(FUNCTIONS):
             for size in range(SIZE_CLASSES):
-                self.comparison.classes[function][size].compare_at = (
+                self.classes[function][size].compare_at = (
                     NEVER if collective_of(function) in named else FIRST)
 
     def explain(self, collective, size_t nbytes):
         """What was found of such calls, in words; None: they were not compared."""
         cdef CallClass *kind
         for function in range(FUNCTIONS):
-            kind = &self.comparison.classes[function][size_class(nbytes)]
+            kind = &self.classes[function][size_class(nbytes)]
             if collective_of(function) == collective and kind.ns[1] > 0:
                 return (f"calls from C by {'MPI' if kind.is_mpis else 'shared memory'}: after "
                         f"{kind.calls} calls {kind.ns[0] / 1000:.3g} us through shared memory, "
@@ -65,7 +62,7 @@ cdef class CallsFromC:
         cdef int function, size
         rows = []
         for function in range(FUNCTIONS):
-            calls = sum(self.comparison.classes[function][size].by_mpi for size in range(SIZE_CLASSES))
+            calls = sum(self.classes[function][size].by_mpi for size in range(SIZE_CLASSES))
             if calls > 0:
                 rows.append({"collective": collective_of(function), "algorithm": "MPI's own",
                              "path": "MPI", "calls": calls, "from_c": calls, "bytes": 0,
@@ -73,50 +70,27 @@ cdef class CallsFromC:
                              "reason": "measured beside shared memory"})
         return rows
 
-    def __dealloc__(self):
-        cdef int function, size
-        for function in range(FUNCTIONS):
-            for size in range(SIZE_CLASSES):
-                free(self.comparison.classes[function][size].times)
-
 
 cdef collective_of(int function):
     """As ``Comm.explain`` names it."""
     return NAMES[function].lower().removesuffix("_block")
 
 
-cdef int64_t now(const Comparison *comparison) noexcept nogil:
-    """ns: of the clock that all cores of a node share, or of this thread's CPU time."""
-    return thread_cpu_ns() if comparison.shares_cpus else monotonic_ns()
-
-
-cdef bint round_is_over(const Comparison *comparison, CallClass *kind,
-                        int64_t arrived) noexcept nogil:
-    """A call of a comparison that began then is over: True where the ranks are to put their
-    times together."""
-    cdef int64_t departed = now(comparison)
-    cdef int i = kind.turn % BLOCK - NOT_COUNTED
-    cdef Times *times
-    if kind.times == NULL:
-        kind.times = <Times *> calloc(2, sizeof(Times))
-    if i >= 0 and kind.times != NULL:
-        times = &kind.times[kind.turn // BLOCK]
-        # Of CPU times the sum counts, of points in time the latest.
-        times.arrived[i] = 0 if comparison.shares_cpus else arrived
-        times.departed[i] = departed - arrived if comparison.shares_cpus else departed
+cdef bint round_is_over(CallClass *kind, int64_t ns) noexcept nogil:
+    """A call of a comparison took so long on this rank: True where the ranks are to add up."""
+    if kind.turn % BLOCK >= NOT_COUNTED:
+        kind.taken[kind.turn // BLOCK] += ns
     kind.turn += 1
     return kind.turn == 2 * BLOCK
 
 
-cdef void decide_side(CallClass *kind, const Times *of_all) noexcept nogil:
+cdef void decide_side(CallClass *kind, const double *taken, int ranks) noexcept nogil:
     """After a round, with the times of all ranks: go on, or draw the conclusion."""
     cdef double middle
-    cdef double taken[COUNTED]
-    cdef int side, i, factor = AGAIN_AFTER
+    cdef int side, factor = AGAIN_AFTER
     for side in range(2):
-        for i in range(COUNTED):
-            taken[i] = of_all[side].departed[i] - of_all[side].arrived[i]
-        kind.ns[side] = max(median(taken, COUNTED), 1.0)
+        kind.ns[side] = max(taken[side], 1.0) / (ranks * (BLOCK - NOT_COUNTED))
+        kind.taken[side] = 0
     kind.ratio[kind.rounds] = kind.ns[1] / kind.ns[0]
     kind.rounds += 1
     kind.turn = 0
@@ -131,8 +105,6 @@ cdef void decide_side(CallClass *kind, const Times *of_all) noexcept nogil:
         kind.is_mpis = middle < (1.0 if kind.is_mpis else FASTER)
     kind.rounds = 0
     kind.compare_at = factor * kind.calls
-    free(kind.times)
-    kind.times = NULL
 
 
 cdef double median(double *values, int count) noexcept nogil:

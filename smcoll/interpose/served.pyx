@@ -16,7 +16,6 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
 
 from smcoll.base.atomics cimport (
     cpu_pause, load_acquire, monotonic_ns, store_release, try_lock, unlock,
@@ -29,8 +28,7 @@ from smcoll.comm.c_api cimport (
 from smcoll.datatype.operations cimport NO_OP, code_of_op
 from smcoll.engine.plans cimport SIZE_CLASSES, size_class
 from smcoll.interpose.comparison cimport (
-    CallClass, CallsFromC, Comparison, Times, decide_side, is_compared, is_for_mpi, now,
-    round_is_over,
+    CallClass, CallsFromC, decide_side, is_compared, is_for_mpi, round_is_over,
 )
 from smcoll.interpose.functions cimport (
     ALLGATHER, ALLGATHERV, ALLREDUCE, ALLTOALLV, ALLTOALLW, BARRIER, BCAST, EXSCAN, FUNCTIONS,
@@ -66,7 +64,7 @@ cdef struct Entry:
     int in_use                 # a call without the GIL is on its way
     PyObject *python           # the smcoll communicator, once decided; NULL: all calls are MPI's
     smcoll_engine *engine
-    Comparison *comparison     # kept alive by the engine; NULL: its calls are not compared
+    CallClass *classes         # FUNCTIONS x SIZE_CLASSES; NULL: its calls are not compared
 
 
 # A predefined datatype or operation.
@@ -92,7 +90,7 @@ cdef Basic _types[256]                 # open addressing; size 0: free
 cdef Basic _ops[64]
 cdef uint64_t _left[FUNCTIONS]         # calls that MPI carried out,
 cdef uint64_t _served[FUNCTIONS]       # and those that it did not
-cdef word _double, _sum, _max, _null_type
+cdef word _double, _sum, _null_type
 cdef int _truncated
 
 
@@ -155,7 +153,7 @@ cdef Entry *enter(uintptr_t comm) noexcept nogil:
     entry.in_use = 0
     entry.python = NULL
     entry.engine = NULL
-    entry.comparison = NULL
+    entry.classes = NULL
     lock_table()
     store_release(<uint64_t *> &entry.next, <uint64_t> _buckets[bucket_of(comm)])
     store_release(<uint64_t *> &entry.comm, comm)
@@ -204,7 +202,6 @@ cdef int not_copied(word comm, int keyval, void *extra, void *value, void *copy,
 
 cdef void decide(Entry *entry) noexcept with gil:
     """Make the communicator's engine, collectively; where that fails, all its calls do."""
-    from smcoll.engine.node import NodeEngine
     from smcoll.interpose import calls
 
     cdef CallsFromC from_c
@@ -219,11 +216,10 @@ cdef void decide(Entry *entry) noexcept with gil:
         entry.python = <PyObject *> comm
         # Kept alive by the communicator, as what the engine keeps.
         entry.engine = <smcoll_engine *> <PyObject *> engine
-        # Nodes have clocks of their own.
-        if engine.config.learn == "on" and isinstance(engine, NodeEngine):
-            from_c = CallsFromC(engine.config.named, engine.oversubscribed)
+        if engine.config.learn == "on":
+            from_c = CallsFromC(engine.config.named)
             engine.calls_from_c = from_c
-            entry.comparison = &from_c.comparison
+            entry.classes = &from_c.classes[0][0]
 
 
 def expect(comm):
@@ -342,10 +338,10 @@ cdef CallClass *class_of(Entry *entry, const Arguments *call) noexcept nogil:
     cdef int64_t count
     cdef Basic *basic
     cdef int size
-    if entry.comparison == NULL:
+    if entry.classes == NULL:
         return NULL
     if function == BARRIER:
-        return &entry.comparison.classes[function][0]
+        return &entry.classes[function * SIZE_CLASSES]
     if function in (GATHERV, SCATTERV, ALLGATHERV, ALLTOALLV, ALLTOALLW, REDUCE_SCATTER):
         return NULL
     count = count_of(call, call.recv_count)
@@ -364,8 +360,7 @@ cdef CallClass *class_of(Entry *entry, const Arguments *call) noexcept nogil:
             return NULL        # MPI says what is wrong
     if count < 0 or size < 0:
         return NULL
-    return &entry.comparison.classes[function][
-        size_class(<size_t> count * <size_t> size)]
+    return &entry.classes[function * SIZE_CLASSES + size_class(<size_t> count * <size_t> size)]
 
 
 cdef inline bint gives_the_same_bits(Entry *entry, int type, const Basic *op) noexcept nogil:
@@ -388,25 +383,20 @@ cdef inline int on_side(Entry *entry, const Arguments *call, CallClass *kind,
 
 cdef int compare(Entry *entry, const Arguments *call, CallClass *kind) noexcept nogil:
     """A call of a comparison."""
-    cdef const Comparison *comparison = entry.comparison
-    cdef int64_t calls = kind.calls, arrived = now(comparison)
+    cdef int64_t calls = kind.calls, began = monotonic_ns()
     cdef int code = on_side(entry, call, kind, is_for_mpi(kind)), failed
     cdef Arguments together = call_of(ALLREDUCE, False, call.comm)
-    cdef Times own[2]
-    cdef Times of_all[2]
-    if kind.calls == calls or not round_is_over(comparison, kind, arrived):
+    cdef double own[2]
+    cdef double of_all[2]
+    if kind.calls == calls or not round_is_over(kind, monotonic_ns() - began):
         return code
-    memset(own, 0, sizeof(own))
-    if kind.times != NULL:
-        memcpy(own, kind.times, sizeof(own))
-    together.send = <word> own
-    together.recv, together.recv_count = <word> of_all, sizeof(of_all) // sizeof(double)
-    together.recv_type = _double
-    together.op = _sum if comparison.shares_cpus else _max
+    own[0], own[1] = kind.taken[0], kind.taken[1]
+    together.send, together.recv, together.recv_count = <word> own, <word> of_all, 2
+    together.recv_type, together.op = _double, _sum
     failed = by_mpi(&together)
     if failed != SUCCESS:
         return failed
-    decide_side(kind, of_all)
+    decide_side(kind, of_all, entry.size)
     return code
 
 
@@ -656,7 +646,7 @@ cdef void tell_error(Entry *entry) noexcept with gil:
 cdef bint get_ready() noexcept with gil:
     """In the first call, when MPI is initialised for sure: learn its handles."""
     global _ready, _active, _api, _handle_bits, _null_comm, _in_place
-    global _double, _sum, _max, _null_type, _truncated
+    global _double, _sum, _null_type, _truncated
     from mpi4py import MPI
 
     from smcoll.interpose import calls
@@ -673,8 +663,7 @@ cdef bint get_ready() noexcept with gil:
         _handle_bits = <uintptr_t> -1 if MPI._sizeof(MPI.Comm) == 8 else 0xFFFFFFFF
         _null_comm = <uintptr_t> handle_of(MPI.COMM_NULL)
         _in_place = <word> <Py_ssize_t> int(MPI.IN_PLACE)
-        _double = handle_of(MPI.DOUBLE)
-        _sum, _max = handle_of(MPI.SUM), handle_of(MPI.MAX)
+        _double, _sum = handle_of(MPI.DOUBLE), handle_of(MPI.SUM)
         _null_type = handle_of(MPI.DATATYPE_NULL)
         _truncated = MPI.ERR_TRUNCATE
         for datatype in calls.predefined(MPI.Datatype):
