@@ -31,7 +31,7 @@ cdef enum:
 
 # MPI's time divided by smcoll's.
 cdef double FAR_BEHIND = 2.0       # one round is enough
-cdef double FASTER = 0.95          # MPI takes over: a change has to be worth it
+cdef double FASTER = 0.97          # MPI takes over: a change has to be worth it
 
 
 @cython.final

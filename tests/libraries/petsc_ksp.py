@@ -66,12 +66,13 @@ def main() -> int:
     same_again = True
     comm.Barrier()
     began = time.perf_counter()
-    for _ in range(arguments.solves):
+    for solve in range(arguments.solves):
         solution.set(0.0)
         solver.solve(right, solution)
         iterations += solver.getIterationNumber()
         found = np.array(solver.getConvergenceHistory())
-        same_again &= history is None or bool(np.array_equal(found, history))
+        # In the first one calls go from MPI to smcoll, which adds up in another order.
+        same_again &= solve < 2 or bool(np.array_equal(found, history))
         history = found
     seconds = comm.allreduce(time.perf_counter() - began, op=MPI.MAX)
 
