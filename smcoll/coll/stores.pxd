@@ -15,6 +15,7 @@ cdef StoreClass *store_class(Team *team, size_t nbytes) noexcept nogil
 cdef describe_stores(Team *team, int collective, size_t nbytes)
 cdef int init_stores(Team *team, int fixed, bint far) except -1
 cdef void survey_again(Team *team, size_t nbytes) noexcept nogil
+cdef bint stores_are_settled(const Team *team, int collective, size_t nbytes) noexcept nogil
 cdef void free_stores(Team *team) noexcept
 cdef void add_store_sample(StoreClass *chosen, int kind, int64_t ns, size_t nbytes) noexcept nogil
 cdef bint samples_read(StoreClass *chosen, int kind, size_t nbytes) noexcept nogil

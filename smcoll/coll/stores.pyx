@@ -23,7 +23,9 @@ has a trial. In between each other kind has a trial now and then, where one segm
 written first with the kind in use, then with the other; the dearer a kind was, the rarer, so that a
 rank's trials cost less than 1 %. When one begins, and with which kind, follows from how many
 sections the class has had. That is the same on all ranks that store alike: so they try at the same
-time, since all wait for the slowest, and who reads from all of them sees one kind.
+time, since all wait for the slowest, and who reads from all of them sees one kind. Calls in which
+the communicator tries an algorithm (``engine.learning``) do not count: each would spoil the other's
+figures.
 
 =================  ==============================  ==============================================
 word               stored by                       loaded by
@@ -260,6 +262,8 @@ cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t
     cdef bint is_survey
     cdef int kind, stores
     sampled[0] = False
+    if chosen.rests:
+        return chosen.stores
     if chosen.is_due:
         chosen.is_due = False
         plan_survey(chosen, round)
@@ -309,9 +313,18 @@ cdef void survey_again(Team *team, size_t nbytes) noexcept nogil:
             team.stores.classes[collective * STORE_CLASSES + number].is_due = True
 
 
+cdef bint stores_are_settled(const Team *team, int collective, size_t nbytes) noexcept nogil:
+    """Whether this rank's first survey for such calls is over, or there is none."""
+    cdef int number = class_number(nbytes)
+    return (team.stores.fixed >= 0 or number < 0
+            or team.stores.classes[collective * STORE_CLASSES + number].on_trial != ALL_KINDS)
+
+
 # ---------------------------------------------------------------------- as a reader
 
 cdef bint samples_read(StoreClass *chosen, int kind, size_t nbytes) noexcept nogil:
+    if chosen.rests:
+        return False
     chosen.all_reads += 1
     if chosen.all_reads - chosen.last_read[kind] > chosen.forgotten:
         chosen.reads[kind] = 0

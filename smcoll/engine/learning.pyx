@@ -54,6 +54,7 @@ from smcoll.base.signature cimport (
     COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_BARRIER, allgathers_objects,
 )
 from smcoll.coll.pipeline cimport Plan, fits_lines
+from smcoll.coll.stores cimport stores_are_settled
 from smcoll.engine.member cimport Member
 from smcoll.engine.news cimport pack_news
 from smcoll.engine.plans cimport SIZE_CLASSES, Plans, size_class
@@ -70,6 +71,7 @@ from smcoll.tuning.variants import to_try
 
 cdef enum:
     FIRST_LOOK = 32            # calls of a class before it is explored
+    PATIENCE_WITH_STORES = 64  # at most so many later, where kinds of stores are being compared
     LOOK_AGAIN = 4             # and again after so many times the calls it had
     LOOK_AT_KNOWN = 512        # what an earlier job has found is looked at after so many
     # Calls that rank 0 counts one by one: a communicator's first ones and, while there is work,
@@ -154,6 +156,7 @@ cdef class Learner:
                 or not self.plans.is_tried_by(plan)):
             return 0
         # The first ones are not measured: memory is touched, rings run dry.
+        self.team.tried_in = self.team.number
         self.plans.trial_left -= 1
         if self.plans.trial_left == 0:
             self.plans.trial_is_over()
@@ -202,7 +205,9 @@ cdef class Learner:
             if number == self.count_at:
                 known.calls += LOOKS_APART
             self.draw_next(number)
-        self.at_event = known.calls >= known.look > 0
+        self.at_event = known.calls >= known.look > 0 and (
+            known.calls >= known.look + PATIENCE_WITH_STORES
+            or stores_are_settled(self.team, collective, nbytes))
         self.may_go_on = (synchronises(self.team, collective, plan, nbytes)
                           and self.may_tell_here())
         return self.at_event or self.may_go_on

@@ -57,6 +57,7 @@ cdef struct StoreClass:
     uint64_t turn              # which segments take part,
     bint is_new                # none of them has yet,
     bint is_due                # a survey is to begin
+    bint rests                 # this call tries an algorithm: no sample of it counts here
     bint was_late              # this rank stored nothing in the rounds of its survey
     int alarms                 # surveys for a change that left the kind in use
     uint64_t next_look         # the round that looks for a change of the readers' cost
@@ -113,6 +114,7 @@ cdef struct Team:
     uint64_t next_history      # and of this one, too
     uint64_t mark              # 40 bits of the call's number, 24 of the history: in all its lines
     uint64_t number            # of calls of the user's so far, this one included
+    uint64_t tried_in          # `number` of the last call that tried an algorithm (learning.pyx)
     # Whom we wait for.
     const uint64_t *awaited
     uint64_t awaited_value
