@@ -24,7 +24,7 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("libraries.c")
 COLLECTIVES = ("barrier", "bcast", "reduce", "allreduce", "allgather", "dup loop")
 WAYS = ("through", "own")
-WARM_UP = 700       # calls of each size and way before the first that counts: past the comparison
+WARM_UP = 7000      # calls of each size and way before the first that counts: past the comparison
 DUPLICATES = 10_000
 TIMEOUT = 1800      # seconds, the job
 

@@ -6,8 +6,6 @@ from smcoll.interpose.functions cimport FUNCTIONS
 
 cdef enum:
     ROUNDS = 5                 # of one comparison
-    NOT_COUNTED = 2            # calls of a block: they find caches and rings as the other side left
-    BLOCK = 10                 # them, and all, of each side in a round
 
 
 # Calls of one function with 2^c bytes, or fewer but more than half of that. The same on all ranks,
@@ -17,11 +15,13 @@ cdef struct CallClass:
     int64_t compare_at         # a comparison begins behind so many
     int64_t by_mpi             # calls that MPI carried out
     bint is_mpis               # it carries them out, outside of comparisons
+    int block                  # calls of each side in a round of a comparison
     int turn                   # calls of this round so far
     int rounds                 # that are complete
     double ratio[ROUNDS]       # MPI's time divided by smcoll's
     double ns[2]               # of a call, on average over ranks, in the last round: smcoll, MPI
-    int64_t taken[2]           # ns on this rank of the round's calls that count: smcoll, MPI
+    int64_t began              # the block, on this rank (monotonic ns)
+    int64_t taken[2]           # ns that the round's blocks took it: smcoll, MPI
 
 
 @cython.final
@@ -29,7 +29,6 @@ cdef class CallsFromC:
     cdef CallClass classes[FUNCTIONS][SIZE_CLASSES]
 
 
-cdef bint round_is_over(CallClass *kind, int64_t ns) noexcept nogil
 cdef void decide_side(CallClass *kind, const double *taken, int ranks) noexcept nogil
 
 
@@ -40,4 +39,4 @@ cdef inline bint is_compared(const CallClass *kind) noexcept nogil:
 
 cdef inline bint is_for_mpi(const CallClass *kind) noexcept nogil:
     """Whether MPI carries the next call out."""
-    return kind.turn >= BLOCK if is_compared(kind) else kind.is_mpis
+    return kind.turn >= kind.block if is_compared(kind) else kind.is_mpis

@@ -1,13 +1,15 @@
 """Which calls from C MPI itself carries out, because it was measured to be faster there.
 
 The calls of a class (a function, a power of two of bytes) are compared with the MPI's own function
-where a program makes many of them: by turns ten calls through shared memory and ten by MPI. Behind
-each such round the ranks add up their times, with one Allreduce of MPI's. So all have the same
-figures and draw the same conclusion, at the same call of the class.
+where a program makes many of them: by turns a block of calls through shared memory and one by MPI,
+each ended by a Barrier of MPI's. Behind each such round the ranks add up their times, with one
+Allreduce of MPI's. So all have the same figures and draw the same conclusion, at the same call of
+the class.
 
-What counts is the time that all ranks spend in the calls. (From the last rank's arrival on, as
-``engine.learning`` measures, would say nothing of a Bcast whose root runs ahead.) Who waits for a
-late rank waits on both sides alike, which brings the ratio nearer to 1: then nothing changes.
+What counts is how long a block takes, from its first call to the end of its Barrier: whoever runs
+ahead, as the root of a Bcast may, waits there for the others. (A short call is not timed by itself:
+two looks at the clock take as long.) What a program does between its calls counts on both sides
+alike, which brings the ratio nearer to 1: then nothing changes.
 """
 
 cimport cython
@@ -22,16 +24,24 @@ cdef int64_t NEVER = <int64_t> 1 << 62
 
 cdef enum:
     # Calls of a class before the first comparison: the communicator itself has tried its
-    # algorithms by then (docs/learning.md). Chosen, as the two factors.
+    # algorithms by then (docs/learning.md). Short ones are compared in longer blocks, since the
+    # Barrier behind them is to be a small part, so they begin later. All these are chosen.
+    LONGEST_SHORT = 12         # class of calls of 4 KiB
+    FIRST_OF_SHORT = 4096
     FIRST = 512
-    # The next one comes after so many times as many calls: neighbours and distances change. Where
-    # MPI was far behind, as seldom as that costs nothing.
+    BLOCK_OF_SHORT = 200
+    BLOCK = 10
+    # The next one comes after so many times as many calls, but not more than so many later:
+    # neighbours and distances change. A comparison makes at most 1000 short calls twice as long,
+    # 0.5 % of all; where MPI was far behind, 400 may take 20 times as long.
     AGAIN_AFTER = 4
+    AGAIN_AT_LATEST = 200000
     AGAIN_AFTER_FAR_BEHIND = 16
+    AGAIN_AT_LATEST_FAR_BEHIND = 2000000
 
 # MPI's time divided by smcoll's.
-cdef double FAR_BEHIND = 2.0       # one round is enough
-cdef double FASTER = 0.97          # MPI takes over: a change has to be worth it
+cdef double FAR_BEHIND = 2.0       # two rounds are enough
+cdef double FASTER = 0.95          # MPI takes over: a change has to be worth it
 
 
 @cython.final
@@ -44,7 +54,10 @@ cdef class CallsFromC:
         for function in range(FUNCTIONS):
             for size in range(SIZE_CLASSES):
                 self.classes[function][size].compare_at = (
-                    NEVER if collective_of(function) in named else FIRST)
+                    NEVER if collective_of(function) in named else
+                    FIRST_OF_SHORT if size <= LONGEST_SHORT else FIRST)
+                self.classes[function][size].block = (
+                    BLOCK_OF_SHORT if size <= LONGEST_SHORT else BLOCK)
 
     def explain(self, collective, size_t nbytes):
         """What was found of such calls, in words; None: they were not compared."""
@@ -76,27 +89,20 @@ cdef collective_of(int function):
     return NAMES[function].lower().removesuffix("_block")
 
 
-cdef bint round_is_over(CallClass *kind, int64_t ns) noexcept nogil:
-    """A call of a comparison took so long on this rank: True where the ranks are to add up."""
-    if kind.turn % BLOCK >= NOT_COUNTED:
-        kind.taken[kind.turn // BLOCK] += ns
-    kind.turn += 1
-    return kind.turn == 2 * BLOCK
-
-
 cdef void decide_side(CallClass *kind, const double *taken, int ranks) noexcept nogil:
     """After a round, with the times of all ranks: go on, or draw the conclusion."""
     cdef double middle
-    cdef int side, factor = AGAIN_AFTER
+    cdef int64_t pause = min((AGAIN_AFTER - 1) * kind.calls, <int64_t> AGAIN_AT_LATEST)
+    cdef int side
     for side in range(2):
-        kind.ns[side] = max(taken[side], 1.0) / (ranks * (BLOCK - NOT_COUNTED))
-        kind.taken[side] = 0
+        kind.ns[side] = max(taken[side], 1.0) / (ranks * kind.block)
     kind.ratio[kind.rounds] = kind.ns[1] / kind.ns[0]
     kind.rounds += 1
     kind.turn = 0
-    if kind.rounds == 1 and kind.ratio[0] > FAR_BEHIND:
+    if kind.rounds == 2 and min(kind.ratio[0], kind.ratio[1]) > FAR_BEHIND:
         kind.is_mpis = False
-        factor = AGAIN_AFTER_FAR_BEHIND
+        pause = min((AGAIN_AFTER_FAR_BEHIND - 1) * kind.calls,
+                    <int64_t> AGAIN_AT_LATEST_FAR_BEHIND)
     elif kind.rounds < ROUNDS:
         return
     else:
@@ -104,7 +110,7 @@ cdef void decide_side(CallClass *kind, const double *taken, int ranks) noexcept 
         # Who has the calls keeps them unless the other is faster.
         kind.is_mpis = middle < (1.0 if kind.is_mpis else FASTER)
     kind.rounds = 0
-    kind.compare_at = factor * kind.calls
+    kind.compare_at = kind.calls + pause
 
 
 cdef double median(double *values, int count) noexcept nogil:

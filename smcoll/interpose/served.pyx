@@ -28,7 +28,7 @@ from smcoll.comm.c_api cimport (
 from smcoll.datatype.operations cimport NO_OP, code_of_op
 from smcoll.engine.plans cimport SIZE_CLASSES, size_class
 from smcoll.interpose.comparison cimport (
-    CallClass, CallsFromC, decide_side, is_compared, is_for_mpi, round_is_over,
+    CallClass, CallsFromC, decide_side, is_compared, is_for_mpi,
 )
 from smcoll.interpose.functions cimport (
     ALLGATHER, ALLGATHERV, ALLREDUCE, ALLTOALLV, ALLTOALLW, BARRIER, BCAST, EXSCAN, FUNCTIONS,
@@ -383,21 +383,30 @@ cdef inline int on_side(Entry *entry, const Arguments *call, CallClass *kind,
 
 cdef int compare(Entry *entry, const Arguments *call, CallClass *kind) noexcept nogil:
     """A call of a comparison."""
-    cdef int64_t calls = kind.calls, began = monotonic_ns()
-    cdef int code = on_side(entry, call, kind, is_for_mpi(kind)), failed
+    cdef int side = is_for_mpi(kind), failed = SUCCESS
+    cdef int64_t calls = kind.calls
+    cdef int code
+    cdef Arguments barrier = call_of(BARRIER, False, call.comm)
     cdef Arguments together = call_of(ALLREDUCE, False, call.comm)
     cdef double own[2]
     cdef double of_all[2]
-    if kind.calls == calls or not round_is_over(kind, monotonic_ns() - began):
+    if kind.turn % kind.block == 0:
+        kind.began = monotonic_ns()
+    code = on_side(entry, call, kind, side)
+    if kind.calls == calls:
         return code
-    own[0], own[1] = kind.taken[0], kind.taken[1]
-    together.send, together.recv, together.recv_count = <word> own, <word> of_all, 2
-    together.recv_type, together.op = _double, _sum
-    failed = by_mpi(&together)
-    if failed != SUCCESS:
-        return failed
-    decide_side(kind, of_all, entry.size)
-    return code
+    kind.turn += 1
+    if kind.turn % kind.block == 0:
+        failed = by_mpi(&barrier)
+        kind.taken[side] = monotonic_ns() - kind.began
+    if kind.turn == 2 * kind.block and failed == SUCCESS:
+        own[0], own[1] = kind.taken[0], kind.taken[1]
+        together.send, together.recv, together.recv_count = <word> own, <word> of_all, 2
+        together.recv_type, together.op = _double, _sum
+        failed = by_mpi(&together)
+        if failed == SUCCESS:
+            decide_side(kind, of_all, entry.size)
+    return code if failed == SUCCESS else failed
 
 
 cdef int serve_plain(Entry *entry, const Arguments *call) noexcept nogil:
