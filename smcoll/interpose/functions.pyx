@@ -1,7 +1,5 @@
 """MPI's own functions, found in the library that mpi4py loaded."""
 
-from libc.stddef cimport size_t
-
 cdef extern from "<dlfcn.h>" nogil:
     void *dlopen(const char *, int)
     void *dlsym(void *, const char *)

@@ -333,7 +333,6 @@ cdef CallClass *class_of(Entry *entry, const Arguments *call) noexcept nogil:
     reduction different bits (protocol rule 7).
     """
     cdef int function = call.function
-    cdef bint by_sender = function == GATHER
     cdef word handle = call.recv_type
     cdef int64_t count
     cdef Basic *basic
