@@ -58,7 +58,6 @@ cdef void plan_call(Call *call, int phases, size_t section_bytes,
     if call.chosen != NULL:
         # Ranks that store nothing count these sections, too: the number is the same on all ranks.
         call.sections_before = call.chosen.sections
-        call.chosen.rests = team.tried_in == team.number
         if not call.chosen.rests:
             call.chosen.sections += call.sections
     call.opened = 0

@@ -91,9 +91,12 @@ cdef int class_number(size_t nbytes) noexcept nogil:
 cdef StoreClass *store_class(Team *team, size_t nbytes) noexcept nogil:
     """Of this rank's current call, for a vector or message of so many bytes. NULL: no choice."""
     cdef int number = class_number(nbytes)
+    cdef StoreClass *chosen
     if team.stores.fixed >= 0 or number < 0 or team.size == 1:
         return NULL
-    return &team.stores.classes[collective_in(team.signature) * STORE_CLASSES + number]
+    chosen = &team.stores.classes[collective_in(team.signature) * STORE_CLASSES + number]
+    chosen.rests = team.number == team.tried_in > 0
+    return chosen
 
 
 # ---------------------------------------------------------------------- as a writer
@@ -314,10 +317,13 @@ cdef void survey_again(Team *team, size_t nbytes) noexcept nogil:
 
 
 cdef bint stores_are_settled(const Team *team, int collective, size_t nbytes) noexcept nogil:
-    """Whether this rank's first survey for such calls is over, or there is none."""
+    """Whether this rank has no survey for such calls before it."""
     cdef int number = class_number(nbytes)
-    return (team.stores.fixed >= 0 or number < 0
-            or team.stores.classes[collective * STORE_CLASSES + number].on_trial != ALL_KINDS)
+    cdef const StoreClass *chosen
+    if team.stores.fixed >= 0 or number < 0:
+        return True
+    chosen = &team.stores.classes[collective * STORE_CLASSES + number]
+    return chosen.on_trial != ALL_KINDS and not chosen.is_due
 
 
 # ---------------------------------------------------------------------- as a reader

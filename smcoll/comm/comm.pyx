@@ -207,7 +207,8 @@ class Collectives(Reductions, Movement, Objects):
         found = (explain_spanning(engine, collective, nbytes) if isinstance(engine, SpanningEngine)
                  else explain_on_node(engine, collective, nbytes))
         if engine.calls_from_c is not None:
-            why = engine.calls_from_c.explain(collective, nbytes)
+            why = engine.calls_from_c.explain(
+                collective, nbytes // engine.size if collective == "reduce_scatter" else nbytes)
             if why is not None:
                 found = replace(found, reason=f"{found.reason}; {why}")
         return found

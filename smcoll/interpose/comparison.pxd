@@ -13,6 +13,7 @@ cdef enum:
 cdef struct CallClass:
     int64_t calls              # so far
     int64_t compare_at         # a comparison begins behind so many
+    int64_t measured_at        # calls when a comparison last ended
     int64_t by_mpi             # calls that MPI carried out
     bint is_mpis               # it carries them out, outside of comparisons
     int block                  # calls of each side in a round of a comparison

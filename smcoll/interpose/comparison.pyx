@@ -16,7 +16,7 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from smcoll.engine.plans cimport SIZE_CLASSES, size_class
-from smcoll.interpose.functions cimport FUNCTIONS
+from smcoll.interpose.functions cimport BARRIER, FUNCTIONS
 
 from smcoll.interpose.functions import NAMES
 
@@ -60,13 +60,15 @@ cdef class CallsFromC:
                     BLOCK_OF_SHORT if size <= LONGEST_SHORT else BLOCK)
 
     def explain(self, collective, size_t nbytes):
-        """What was found of such calls, in words; None: they were not compared."""
+        """What was found of such calls, in words; None: they were not compared. ``nbytes``: that
+        one rank sends to one other, or contributes."""
         cdef CallClass *kind
         for function in range(FUNCTIONS):
-            kind = &self.classes[function][size_class(nbytes)]
-            if collective_of(function) == collective and kind.ns[1] > 0:
-                return (f"calls from C by {'MPI' if kind.is_mpis else 'shared memory'}: after "
-                        f"{kind.calls} calls {kind.ns[0] / 1000:.3g} us through shared memory, "
+            kind = &self.classes[function][0 if function == BARRIER else size_class(nbytes)]
+            if collective_of(function) == collective and kind.measured_at > 0:
+                side = "MPI" if kind.is_mpis else "shared memory"
+                return (f"calls from C by {side}: after {kind.measured_at} calls "
+                        f"{kind.ns[0] / 1000:.3g} us through shared memory, "
                         f"{kind.ns[1] / 1000:.3g} us by MPI")
         return None
 
@@ -110,6 +112,7 @@ cdef void decide_side(CallClass *kind, const double *taken, int ranks) noexcept 
         # Who has the calls keeps them unless the other is faster.
         kind.is_mpis = middle < (1.0 if kind.is_mpis else FASTER)
     kind.rounds = 0
+    kind.measured_at = kind.calls
     kind.compare_at = kind.calls + pause
 
 

@@ -28,6 +28,7 @@ cdef int by_mpi(const Arguments *call) noexcept nogil
 ctypedef int (*set_attr_function)(word, int, void *) noexcept nogil
 ctypedef int (*two_words)(word, void *) noexcept nogil
 ctypedef int (*error_function)(word, int) noexcept nogil
+ctypedef int (*code_function)(int, int *) noexcept nogil
 ctypedef int (*keyval_function)(void *, void *, int *, void *) noexcept nogil
 
 
@@ -36,6 +37,7 @@ cdef struct Helpers:
     keyval_function create_keyval
     two_words comm_size, comm_rank, test_inter, type_size
     error_function call_errhandler
+    code_function error_class
 
 
 cdef Helpers mpi

@@ -33,6 +33,7 @@ def open_functions(str mpi4py_library):
     mpi.test_inter = <two_words> function_of(library, "PMPI_Comm_test_inter")
     mpi.type_size = <two_words> function_of(library, "PMPI_Type_size")
     mpi.call_errhandler = <error_function> function_of(library, "PMPI_Comm_call_errhandler")
+    mpi.error_class = <code_function> function_of(library, "PMPI_Error_class")
     mpi.create_keyval = <keyval_function> function_of(library, "PMPI_Comm_create_keyval")
     return all(_collectives[1][i] != NULL for i in range(1, FUNCTIONS))
 

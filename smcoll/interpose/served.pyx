@@ -13,6 +13,7 @@ on. So one function serves the forms with ``int`` counts and those with ``MPI_Co
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_Import
 from cpython.ref cimport Py_INCREF, Py_XDECREF
+from libc.limits cimport INT_MAX
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
@@ -20,7 +21,10 @@ from libc.stdlib cimport calloc, free, malloc
 from smcoll.base.atomics cimport (
     cpu_pause, load_acquire, monotonic_ns, store_release, try_lock, unlock,
 )
-from smcoll.base.kernels cimport INSTRUCTIONS_BASELINE, OP_MAX, TYPE_BOOL, reduction_kernel_for
+from smcoll.base.kernels cimport (
+    INSTRUCTIONS_BASELINE, OP_LAND, OP_PROD, OP_SUM, TYPE_BOOL, TYPE_COMPLEX_FLOAT,
+    reduction_kernel_for,
+)
 from smcoll.buffers.buffers cimport code_of_type
 from smcoll.comm.c_api cimport (
     SMCOLL_CAPSULE, SMCOLL_IN_PLACE, SMCOLL_USE_MPI, smcoll_api, smcoll_engine,
@@ -62,6 +66,7 @@ cdef struct Entry:
     bint decided
     int failure                # code of the error that making the engine ended in, here
     int in_use                 # a call without the GIL is on its way
+    bint took_part             # the last call reached the other ranks
     PyObject *python           # the smcoll communicator, once decided; NULL: all calls are MPI's
     smcoll_engine *engine
     CallClass *classes         # FUNCTIONS x SIZE_CLASSES; NULL: its calls are not compared
@@ -204,10 +209,13 @@ cdef void decide(Entry *entry) noexcept with gil:
     """Make the communicator's engine, collectively; where that fails, all its calls do."""
     from smcoll.interpose import calls
 
-    cdef CallsFromC from_c
+    cdef CallsFromC from_c = None
     entry.decided = True
     try:
         comm, engine = calls.accelerated(entry.comm)
+        if engine is not None and engine.config.learn == "on":
+            from_c = CallsFromC(engine.config.named)
+            engine.calls_from_c = from_c
     except BaseException as error:
         entry.failure = calls.code_of(error)
         return
@@ -216,9 +224,7 @@ cdef void decide(Entry *entry) noexcept with gil:
         entry.python = <PyObject *> comm
         # Kept alive by the communicator, as what the engine keeps.
         entry.engine = <smcoll_engine *> <PyObject *> engine
-        if engine.config.learn == "on":
-            from_c = CallsFromC(engine.config.named)
-            engine.calls_from_c = from_c
+        if from_c is not None:
             entry.classes = &from_c.classes[0][0]
 
 
@@ -311,12 +317,15 @@ cdef int left_to_mpi(const Arguments *call) noexcept nogil:
 cdef int serve(Entry *entry, const Arguments *call) noexcept nogil:
     """Through shared memory; what can't be done there, by MPI."""
     cdef int code = serve_plain(entry, call)
+    entry.took_part = code == SUCCESS or code == _truncated
     if code == NOT_PLAIN:
         code = serve_any(entry, call)
     elif code > SUCCESS:
         tell_error(entry)
     if code == NOT_SERVED:
-        return left_to_mpi(call)
+        code = left_to_mpi(call)
+        entry.took_part = code == SUCCESS or is_truncation(code)
+        return code
     _served[call.function] += 1
     if code > SUCCESS:
         # It returns where the communicator's handler does.
@@ -348,6 +357,8 @@ cdef CallClass *class_of(Entry *entry, const Arguments *call) noexcept nogil:
         # Who is not the root knows its own side only.
         if (entry.rank == <int> call.root) != (function == GATHER):
             handle, count = call.send_type, count_of(call, call.send_count)
+    if count == 0 and function < REDUCE:
+        return &entry.classes[function * SIZE_CLASSES]
     basic = type_of(handle)
     size = <int> basic.size
     if function >= REDUCE:
@@ -357,14 +368,20 @@ cdef CallClass *class_of(Entry *entry, const Arguments *call) noexcept nogil:
         if (<uintptr_t> handle & _handle_bits) == <uintptr_t> _null_type or (
                 mpi.type_size(handle, &size) != SUCCESS):
             return NULL        # MPI says what is wrong
-    if count < 0 or size < 0:
+    # MPI_Type_size tells no more than an int: beyond, ranks with other types would not agree.
+    if count < 0 or size < 0 or count > 0 and size > INT_MAX // count:
         return NULL
     return &entry.classes[function * SIZE_CLASSES + size_class(<size_t> count * <size_t> size)]
 
 
 cdef inline bint gives_the_same_bits(Entry *entry, int type, const Basic *op) noexcept nogil:
-    """Whether it does not matter in which order the ranks' operands are combined."""
-    return op.size != 0 and (entry.size == 2 or 0 <= type <= TYPE_BOOL or OP_MAX <= op.code)
+    """Whether it does not matter in which order the ranks' operands are combined. (The greater of a
+    number and a NaN depends on it.)"""
+    if op.size == 0 or type < 0:
+        return False
+    return (type <= TYPE_BOOL or OP_LAND <= op.code
+            or entry.size == 2 and (op.code == OP_SUM or op.code == OP_PROD
+                                    and type < TYPE_COMPLEX_FLOAT))
 
 
 cdef inline int on_side(Entry *entry, const Arguments *call, CallClass *kind,
@@ -374,10 +391,16 @@ cdef inline int on_side(Entry *entry, const Arguments *call, CallClass *kind,
     if is_mpis:
         code = by_mpi(call)
         kind.by_mpi += 1
+        entry.took_part = code == SUCCESS or is_truncation(code)
     else:
         code = serve(entry, call)
-    kind.calls += code == SUCCESS or code == _truncated
+    kind.calls += entry.took_part
     return code
+
+
+cdef bint is_truncation(int code) noexcept nogil:
+    cdef int kind = SUCCESS
+    return mpi.error_class(code, &kind) == SUCCESS and kind == _truncated
 
 
 cdef int compare(Entry *entry, const Arguments *call, CallClass *kind) noexcept nogil:
@@ -389,11 +412,12 @@ cdef int compare(Entry *entry, const Arguments *call, CallClass *kind) noexcept 
     cdef Arguments together = call_of(ALLREDUCE, False, call.comm)
     cdef double own[2]
     cdef double of_all[2]
+    cdef int ranks = entry.size
     if kind.turn % kind.block == 0:
         kind.began = monotonic_ns()
     code = on_side(entry, call, kind, side)
-    if kind.calls == calls:
-        return code
+    if kind.calls == calls or entry.comm != <uintptr_t> call.comm & _handle_bits:
+        return code            # it did not reach the others, or a signal handler freed it
     kind.turn += 1
     if kind.turn % kind.block == 0:
         failed = by_mpi(&barrier)
@@ -404,8 +428,12 @@ cdef int compare(Entry *entry, const Arguments *call, CallClass *kind) noexcept 
         together.recv_type, together.op = _double, _sum
         failed = by_mpi(&together)
         if failed == SUCCESS:
-            decide_side(kind, of_all, entry.size)
-    return code if failed == SUCCESS else failed
+            decide_side(kind, of_all, ranks)
+    if failed != SUCCESS:
+        # Others may have drawn a conclusion.
+        entry.failure = failed
+        return failed
+    return code
 
 
 cdef int serve_plain(Entry *entry, const Arguments *call) noexcept nogil:
@@ -592,6 +620,8 @@ cdef int serve_any(Entry *entry, const Arguments *call) noexcept with gil:
     cdef bint many = function == ALLTOALLV or function == ALLTOALLW
     cdef Basic *basic
     cdef Basic *op
+    engine = (<object> entry.python).engine
+    before = engine.calls
     try:
         given = calls.Given(
             root=<int> call.root, at_root=at_root, in_place=<size_t> _in_place,
@@ -611,7 +641,10 @@ cdef int serve_any(Entry *entry, const Arguments *call) noexcept with gil:
         if not calls.carry_out(NAMES[function], <object> entry.python, given):
             return NOT_SERVED
     except BaseException as error:
+        # A signal's may come when the call is complete.
+        entry.took_part = engine.calls != before
         return calls.code_of(error)
+    entry.took_part = True
     if function >= REDUCE:
         basic, op = type_of(call.recv_type), op_of(call.op)
         if basic.size != 0 and op.size != 0 and basic.code >= 0 and reduction_kernel_for(

@@ -114,7 +114,7 @@ cdef struct Team:
     uint64_t next_history      # and of this one, too
     uint64_t mark              # 40 bits of the call's number, 24 of the history: in all its lines
     uint64_t number            # of calls of the user's so far, this one included
-    uint64_t tried_in          # `number` of the last call that tried an algorithm (learning.pyx)
+    uint64_t tried_in          # `number` of the last that tried an algorithm; 0: none has
     # Whom we wait for.
     const uint64_t *awaited
     uint64_t awaited_value
