@@ -210,7 +210,7 @@ def test_where_ranks_share_cpus_a_trial_takes_the_work_of_all(comm_world, monkey
     with smcoll.Comm(comm_world, config) as comm:
         if not comm.engine.oversubscribed:
             pytest.skip("each rank has a CPU of its own")
-        for _ in range(150):
+        for _ in range(300):
             if comm.rank == comm.size - 1:
                 time.sleep(0.002)
             began = time.thread_time_ns()
