@@ -1,4 +1,4 @@
-from libc.stdint cimport intptr_t, uintptr_t
+from libc.stdint cimport intptr_t
 
 # Any argument.
 ctypedef intptr_t word

@@ -270,6 +270,7 @@ cdef inline int64_t item(const Arguments *call, word array, int i) noexcept nogi
 
 
 cdef int carry_out(const Arguments *call) noexcept nogil:
+    """Through shared memory or by MPI, whichever all ranks agree on: MPI's return value."""
     cdef Entry *entry = NULL
     cdef CallClass *kind
     cdef int code
@@ -338,7 +339,7 @@ cdef int serve(Entry *entry, const Arguments *call) noexcept nogil:
 cdef CallClass *class_of(Entry *entry, const Arguments *call) noexcept nogil:
     """With which calls this one is compared, the same on all ranks. NULL: with none.
 
-    None where only a call's sender knows how much it sends, and where the two ways could give a
+    None where a rank does not know the lengths of all, and where the two ways could give a
     reduction different bits (protocol rule 7).
     """
     cdef int function = call.function
