@@ -195,7 +195,8 @@ class Collectives(Reductions, Movement, Objects):
         that mpi4py's communicators do not have.
         """
         cdef Engine engine = engine_of(self)
-        collective = collective.lower().removesuffix("_block")
+        asked = collective.lower()
+        collective = asked.removesuffix("_block")
         if collective not in ALGORITHMS and collective[:-1] in ALGORITHMS:
             collective = collective[:-1]                       # Gatherv, Alltoallw
         if collective not in ALGORITHMS:
@@ -208,7 +209,7 @@ class Collectives(Reductions, Movement, Objects):
                  else explain_on_node(engine, collective, nbytes))
         if engine.calls_from_c is not None:
             why = engine.calls_from_c.explain(
-                collective, nbytes // engine.size if collective == "reduce_scatter" else nbytes)
+                asked, nbytes // engine.size if collective == "reduce_scatter" else nbytes)
             if why is not None:
                 found = replace(found, reason=f"{found.reason}; {why}")
         return found

@@ -2,14 +2,15 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from smcoll.engine.plans cimport SIZE_CLASSES
-from smcoll.interpose.functions cimport FUNCTIONS
+from smcoll.interpose.functions cimport (
+    ALLTOALLV, ALLTOALLW, BARRIER, FUNCTIONS, GATHERV, SCATTERV)
 
 cdef enum:
     ROUNDS = 5                 # of one comparison
 
 
-# Calls of one function with 2^c bytes, or fewer but more than half of that. The same on all ranks,
-# but for the times.
+# Calls of one function with 2^c bytes, or fewer but more than half of that; of all sizes where no
+# rank knows the lengths of all. The same on all ranks, but for the times.
 cdef struct CallClass:
     int64_t calls              # so far
     int64_t compare_at         # a comparison begins behind so many
@@ -31,6 +32,11 @@ cdef class CallsFromC:
 
 
 cdef void decide_side(CallClass *kind, const double *taken, int ranks) noexcept nogil
+
+
+cdef inline bint is_one_class(int function) noexcept nogil:
+    """Whether its calls of all sizes are of one class, the first."""
+    return function in (BARRIER, GATHERV, SCATTERV, ALLTOALLV, ALLTOALLW)
 
 
 cdef inline bint is_compared(const CallClass *kind) noexcept nogil:

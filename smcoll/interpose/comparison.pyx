@@ -16,7 +16,8 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from smcoll.engine.plans cimport SIZE_CLASSES, size_class
-from smcoll.interpose.functions cimport BARRIER, FUNCTIONS
+from smcoll.interpose.functions cimport (
+    ALLGATHERV, BARRIER, FUNCTIONS, REDUCE_SCATTER)
 
 from smcoll.interpose.functions import NAMES
 
@@ -31,6 +32,10 @@ cdef enum:
     FIRST = 512
     BLOCK_OF_SHORT = 200
     BLOCK = 10
+    # Where a length is given for each rank: one class may hold short and long calls, and derived
+    # types, common there, cost 10 us and more through shared memory.
+    FIRST_WITH_LENGTHS = 256
+    BLOCK_WITH_LENGTHS = 20
     # The next one comes after so many times as many calls, but not more than so many later:
     # neighbours and distances change. A comparison makes at most 1000 short calls twice as long,
     # 0.5 % of all; where MPI was far behind, 400 may take 20 times as long.
@@ -53,19 +58,21 @@ cdef class CallsFromC:
         cdef int function, size
         for function in range(FUNCTIONS):
             for size in range(SIZE_CLASSES):
+                first, block = (
+                    (FIRST_WITH_LENGTHS, BLOCK_WITH_LENGTHS) if has_lengths(function) else
+                    (FIRST_OF_SHORT, BLOCK_OF_SHORT) if size <= LONGEST_SHORT else (FIRST, BLOCK))
                 self.classes[function][size].compare_at = (
-                    NEVER if collective_of(function) in named else
-                    FIRST_OF_SHORT if size <= LONGEST_SHORT else FIRST)
-                self.classes[function][size].block = (
-                    BLOCK_OF_SHORT if size <= LONGEST_SHORT else BLOCK)
+                    NEVER if collective_of(function) in named else first)
+                self.classes[function][size].block = block
 
-    def explain(self, collective, size_t nbytes):
-        """What was found of such calls, in words; None: they were not compared. ``nbytes``: that
-        one rank sends to one other, or contributes."""
+    def explain(self, asked, size_t nbytes):
+        """What was found of such calls, in words; None: they were not compared. ``asked``: the
+        function's name in small letters; ``nbytes``: that one rank sends to one other, or
+        contributes."""
         cdef CallClass *kind
         for function in range(FUNCTIONS):
-            kind = &self.classes[function][0 if function == BARRIER else size_class(nbytes)]
-            if collective_of(function) == collective and kind.measured_at > 0:
+            kind = &self.classes[function][0 if is_one_class(function) else size_class(nbytes)]
+            if NAMES[function].lower() == asked and kind.measured_at > 0:
                 side = "MPI" if kind.is_mpis else "shared memory"
                 return (f"calls from C by {side}: after {kind.measured_at} calls "
                         f"{kind.ns[0] / 1000:.3g} us through shared memory, "
@@ -87,8 +94,14 @@ cdef class CallsFromC:
 
 
 cdef collective_of(int function):
-    """As ``Comm.explain`` names it."""
-    return NAMES[function].lower().removesuffix("_block")
+    """As ``Comm.explain`` names it: one name for all its forms."""
+    return NAMES[function].lower().removesuffix("_block").rstrip("vw")
+
+
+cdef bint has_lengths(int function):
+    """Whether its callers give a length for each rank."""
+    return function in (ALLGATHERV, REDUCE_SCATTER) or (
+        function != BARRIER and is_one_class(function))
 
 
 cdef void decide_side(CallClass *kind, const double *taken, int ranks) noexcept nogil:

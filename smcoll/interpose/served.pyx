@@ -32,7 +32,7 @@ from smcoll.comm.c_api cimport (
 from smcoll.datatype.operations cimport NO_OP, code_of_op
 from smcoll.engine.plans cimport SIZE_CLASSES, size_class
 from smcoll.interpose.comparison cimport (
-    CallClass, CallsFromC, decide_side, is_compared, is_for_mpi,
+    CallClass, CallsFromC, decide_side, is_compared, is_for_mpi, is_one_class,
 )
 from smcoll.interpose.functions cimport (
     ALLGATHER, ALLGATHERV, ALLREDUCE, ALLTOALLV, ALLTOALLW, BARRIER, BCAST, EXSCAN, FUNCTIONS,
@@ -339,8 +339,7 @@ cdef int serve(Entry *entry, const Arguments *call) noexcept nogil:
 cdef CallClass *class_of(Entry *entry, const Arguments *call) noexcept nogil:
     """With which calls this one is compared, the same on all ranks. NULL: with none.
 
-    None where a rank does not know the lengths of all, and where the two ways could give a
-    reduction different bits (protocol rule 7).
+    None where the two ways could give a reduction different bits (protocol rule 7).
     """
     cdef int function = call.function
     cdef word handle = call.recv_type
@@ -349,11 +348,12 @@ cdef CallClass *class_of(Entry *entry, const Arguments *call) noexcept nogil:
     cdef int size
     if entry.classes == NULL:
         return NULL
-    if function == BARRIER:
+    if is_one_class(function):
         return &entry.classes[function * SIZE_CLASSES]
-    if function in (GATHERV, SCATTERV, ALLGATHERV, ALLTOALLV, ALLTOALLW, REDUCE_SCATTER):
-        return NULL
-    count = count_of(call, call.recv_count)
+    if function == ALLGATHERV or function == REDUCE_SCATTER:
+        count = total_count(entry, call)
+    else:
+        count = count_of(call, call.recv_count)
     if function == GATHER or function == SCATTER:
         # Who is not the root knows its own side only.
         if (entry.rank == <int> call.root) != (function == GATHER):
@@ -372,7 +372,23 @@ cdef CallClass *class_of(Entry *entry, const Arguments *call) noexcept nogil:
     # MPI_Type_size tells no more than an int: beyond, ranks with other types would not agree.
     if count < 0 or size < 0 or count > 0 and size > INT_MAX // count:
         return NULL
-    return &entry.classes[function * SIZE_CLASSES + size_class(<size_t> count * <size_t> size)]
+    count *= size
+    if function == ALLGATHERV or function == REDUCE_SCATTER:
+        # Divided as bytes: counts differ where ranks describe the same data by other types.
+        count //= entry.size
+    return &entry.classes[function * SIZE_CLASSES + size_class(count)]
+
+
+cdef int64_t total_count(Entry *entry, const Arguments *call) noexcept nogil:
+    """Of what all ranks together receive; negative: more than an int counts."""
+    cdef int64_t total = 0, count
+    cdef int rank
+    for rank in range(entry.size):
+        count = item(call, call.recv_count, rank)
+        if count < 0 or count > INT_MAX:
+            return -1
+        total += count
+    return total
 
 
 cdef inline bint gives_the_same_bits(Entry *entry, int type, const Basic *op) noexcept nogil:

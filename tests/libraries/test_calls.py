@@ -729,6 +729,108 @@ def test_a_sum_whose_bits_depend_on_its_order_is_not_compared(c, comm_world):
     comm.Free()
 
 
+@pytest.mark.mpi(2, 3, 5)
+def test_forms_with_equal_lengths_are_compared(c, comm_world, request):
+    """In place and not by turns, where that is the same class on all ranks."""
+    from mpi4py import MPI
+
+    only_with_smcoll(request)
+    comm = comm_world.Dup()
+    of, int64, plus = handle(comm), handle(MPI.INT64_T), handle(MPI.SUM)
+    rank, size, last = comm.rank, comm.size, comm.size - 1
+    ranks = np.arange(size)
+    for turn in range(COMPARED):
+        places = turn % 2 == 1
+        mine, row = np.array([rank + turn]), ranks + turn
+        got = np.where(ranks == rank, row, -1)
+        check(c.call_Allgather(in_place() if places else at(mine), 1, int64, at(got), 1, int64, of))
+        np.testing.assert_array_equal(got, row)
+        begun = np.where(ranks == rank, row, -1)
+        got = begun.copy()
+        check(c.call_Gather(in_place() if places and rank == last else at(mine), 1, int64, at(got),
+                            1, int64, last, of))
+        np.testing.assert_array_equal(got, row if rank == last else begun)
+        part = np.full(1, -1)
+        check(c.call_Scatter(at(row), 1, int64,
+                             in_place() if places and rank == last else at(part), 1, int64, last,
+                             of))
+        assert part[0] == (-1 if places and rank == last else mine[0])
+        sent = turn + 100 * rank + ranks
+        got = sent.copy()
+        check(c.call_Alltoall(in_place() if places else at(sent), 1, int64, at(got), 1, int64, of))
+        np.testing.assert_array_equal(got, turn + 100 * ranks + rank)
+        got = row.copy()
+        check(c.call_Reduce_scatter_block(in_place() if places else at(row), at(got), 1, int64,
+                                          plus, of))
+        assert got[0] == size * mine[0]
+        part = mine.copy()
+        check(c.call_Scan(in_place() if places else at(mine), at(part), 1, int64, plus, of))
+        assert part[0] == row[:rank + 1].sum()
+    for collective, nbytes in (("allgather", 8), ("gather", 8), ("scatter", 8), ("alltoall", 8),
+                               ("reduce_scatter_block", 8 * size), ("scan", 8)):
+        assert "calls from C by" in comm.explain(collective, nbytes).reason, collective
+    comm.Free()
+
+
+WITH_LENGTHS = 600   # COMPARED, where the calls give a length for each rank
+
+
+@pytest.mark.mpi(2, 3, 5)
+def test_forms_with_a_length_for_each_rank_are_compared(c, comm_world, request):
+    """Ranks describe the same data by different types; lengths change from call to call."""
+    from mpi4py import MPI
+
+    only_with_smcoll(request)
+    comm = comm_world.Dup()
+    of, int64, plus = handle(comm), MPI.INT64_T, handle(MPI.SUM)
+    pair = int64.Create_contiguous(2).Commit()
+    rank, size, last = comm.rank, comm.size, comm.size - 1
+    for turn in range(WITH_LENGTHS):
+        has_pairs = (rank + turn) % 3 == 0
+        type_, unit = (pair, 2) if has_pairs else (int64, 1)
+        one = handle(type_)
+        longs = [2 * ((other + turn) % size) for other in range(size)]   # int64 of each rank
+        starts = np.concatenate([[0], np.cumsum(longs)[:-1]]).astype("i4")
+        counts, displs = ints(n // unit for n in longs), ints(n // unit for n in starts)
+        parts = [numbers(other, n, "i8", turn) for other, n in enumerate(longs)]
+        whole, mine = np.concatenate(parts), parts[rank]
+        got = np.full_like(whole, -1)
+        check(c.call_Allgatherv(at(mine), int(counts[rank]), one, at(got), at(counts), at(displs),
+                                one, of))
+        np.testing.assert_array_equal(got, whole)
+        got[:] = -1
+        check(c.call_Gatherv(at(mine), int(counts[rank]), one, at(got), at(counts), at(displs), one,
+                             last, of))
+        np.testing.assert_array_equal(got, whole if rank == last else np.full_like(got, -1))
+        part = np.full_like(mine, -1)
+        check(c.call_Scatterv(at(whole), at(counts), at(displs), one, at(part),
+                              int(counts[rank]), one, last, of))
+        np.testing.assert_array_equal(part, mine)
+
+        # To each rank what it contributed above; so it gets as much from each of them.
+        got = np.full(size * longs[rank], -1)
+        to = ints(other * longs[rank] // unit for other in range(size))
+        same = ints([longs[rank] // unit] * size)
+        check(c.call_Alltoallv(at(whole), at(counts), at(displs), one, at(got), at(same), at(to),
+                               one, of))
+        np.testing.assert_array_equal(got, np.tile(mine, size))
+        got[:] = -1
+        all_types = handles([type_] * size)
+        check(c.call_Alltoallw(at(whole), at(counts), at(ints(8 * starts)), all_types, at(got),
+                               at(same), at(ints(8 * unit * to)), all_types, of))
+        np.testing.assert_array_equal(got, np.tile(mine, size))
+
+        part = np.full_like(mine, -1)
+        check(c.call_Reduce_scatter(at(whole), at(part), at(ints(longs)), handle(int64), plus, of))
+        np.testing.assert_array_equal(part, size * mine)
+    for collective in ("allgatherv", "gatherv", "scatterv", "alltoallv", "alltoallw",
+                       "reduce_scatter"):
+        nbytes = 8 * (size - 1) * (size if collective == "reduce_scatter" else 1)
+        assert "calls from C by" in comm.explain(collective, nbytes).reason, collective
+    pair.Free()
+    comm.Free()
+
+
 # ---------------------------------------------------------------------- threads, many communicators
 
 
