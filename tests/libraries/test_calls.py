@@ -731,7 +731,7 @@ def test_a_sum_whose_bits_depend_on_its_order_is_not_compared(c, comm_world):
 
 @pytest.mark.mpi(2, 3, 5)
 def test_forms_with_equal_lengths_are_compared(c, comm_world, request):
-    """In place and not by turns, where that is the same class on all ranks."""
+    """Every second call is in place."""
     from mpi4py import MPI
 
     only_with_smcoll(request)
