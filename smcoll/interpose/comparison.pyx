@@ -33,7 +33,7 @@ cdef enum:
     BLOCK_OF_SHORT = 200
     BLOCK = 10
     # Where a length is given for each rank: one class may hold short and long calls, and derived
-    # types, common there, go through Python: to wait for as many calls as elsewhere would cost more.
+    # types, common there, go through Python: waiting for as many as elsewhere would cost more.
     FIRST_WITH_LENGTHS = 256
     BLOCK_WITH_LENGTHS = 20
     # The next one comes after so many times as many calls, but not more than so many later:
