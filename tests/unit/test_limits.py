@@ -223,10 +223,12 @@ def test_a_file_of_something_else_is_refused(tmp_path, text):
 @pytest.mark.parametrize("machine", ["", "-intel-family-6-model-207"])
 def test_published_limits_have_floors(machine):
     written = read(BENCH / "results" / f"limits-2-cores{machine}.json")
-    passed_on = {name for name in SECTIONS if name.startswith("pass_")}
+    # What is passed on, with which stores, is the measured machine's affair, not this one's.
     # The first one was measured before there were copy kernels.
-    assert set(written) - passed_on == SECTIONS - passed_on
-    assert passed_on <= set(written) or not machine
+    passed_on = {name for name in written if name.startswith("pass_")}
+    assert set(written) - passed_on == {name for name in SECTIONS if name[:5] != "pass_"}
+    assert passed_on == ({"pass_ordinary", "pass_string", "pass_non_temporal"} if machine
+                         else set())
     low, median = (lower_bound(written, "allreduce", 1 << 20, 2, statistic=statistic)
                    for statistic in ("low", "median"))
     assert 0 < low <= median
