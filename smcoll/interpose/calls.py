@@ -165,16 +165,6 @@ def accelerated(handle: int):
     return comm, comm.engine
 
 
-def predefined(kind: type) -> list:
-    """MPI's predefined datatypes or operations, as mpi4py names them."""
-    return [one for one in vars(MPI).values() if isinstance(one, kind)]
-
-
-def is_dense(datatype: MPI.Datatype) -> bool:
-    """Whether its elements lie side by side without holes."""
-    return datatype.Get_extent() == (0, datatype.Get_size())
-
-
 def code_of(error: BaseException) -> int:
     """MPI's code for it. What MPI would not say is said on stderr."""
     if isinstance(error, Error) or not isinstance(error, MPI.Exception):
