@@ -139,11 +139,13 @@ static const copy_kernel copy_interleaved_kernels[INSTRUCTION_SETS] = {
 static const copy_kernel copy_around_kernels[INSTRUCTION_SETS] = {
     copy_around_baseline, copy_around_avx2, copy_around_avx512};
 
+/* Whether the string copy has Zen 3's slow case (see the top). */
+static int has_slow_case = 1;
+
 /* The processor's own string copy: it may take whole lines without asking for what is in them. */
 static void copy_string_x86(void *out, const void *source, size_t bytes)
 {
-    /* Zen 3's slow case: see the top. */
-    if (((uintptr_t)out - (uintptr_t)source - 1) % COPY_PAGE < 31) {
+    if (has_slow_case && ((uintptr_t)out - (uintptr_t)source - 1) % COPY_PAGE < 31) {
         copy_ordinary_baseline(out, source, bytes);
         return;
     }
@@ -155,6 +157,36 @@ static inline int has_string_copy(void)
 {
     unsigned a, b, c, d;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b >> 9 & 1);
+}
+
+/* Cycles for a string copy from a page's begin to page + 16, or for one with ordinary stores: the
+ * least of several, in the first-level cache. */
+static unsigned long long cycles_to_copy(int string, int instruction_set)
+{
+    enum { BYTES = 8192, TIMES = 5 };
+    unsigned char memory[2 * BYTES + COPY_PAGE] __attribute__((aligned(COPY_PAGE)));
+    unsigned long long least = ~0ull;
+    memset(memory, 0, sizeof memory);
+    for (int i = 0; i < TIMES; i++) {
+        void *out = memory + BYTES + 16;
+        const void *source = memory;
+        size_t bytes = BYTES;
+        const unsigned long long began = __rdtsc();
+        if (string)
+            __asm__ volatile("rep movsb" : "+D"(out), "+S"(source), "+c"(bytes) : : "memory");
+        else
+            copy_ordinary_kernels[instruction_set](out, source, bytes);
+        const unsigned long long taken = __rdtsc() - began;
+        least = taken < least ? taken : least;
+    }
+    return least;
+}
+
+/* Measured, since there are more processors than are known here; takes some microseconds. */
+static inline void look_for_slow_case(int instruction_set)
+{
+    has_slow_case = !has_string_copy() || cycles_to_copy(1, instruction_set)
+                                              > 2 * cycles_to_copy(0, instruction_set);
 }
 
 #else /* arm64 and others */
@@ -180,6 +212,17 @@ static const copy_kernel copy_around_kernels[INSTRUCTION_SETS] = {copy_around_ba
 #endif
 
 #endif
+
+/* Whether string copies are fast at any alignment. */
+static inline int is_string_copy_fast(int instruction_set)
+{
+#ifdef __x86_64__
+    look_for_slow_case(instruction_set);
+    return !has_slow_case;
+#else
+    return 0;
+#endif
+}
 
 static inline copy_kernel find_interleaved_kernel(int instruction_set)
 {

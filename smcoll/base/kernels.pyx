@@ -17,6 +17,7 @@ cdef extern from "copy_kernels.h" nogil:
     ctypedef void (*copy_kernel)(void *out, const void *source, size_t nbytes) noexcept nogil
     copy_kernel find_copy_kernel(int stores, int instruction_set) noexcept
     copy_kernel find_interleaved_kernel(int instruction_set) noexcept
+    bint is_string_copy_fast(int instruction_set) noexcept
 
 
 OPERATIONS = {
@@ -48,10 +49,17 @@ for _kind in range(STORES_KINDS):
     available_stores[_kind] = copy_kernels[_kind] != NULL
     if not available_stores[_kind]:
         copy_kernels[_kind] = copy_kernels[STORES_ORDINARY]
+long_copy_stores = (
+    STORES_STRING if is_string_copy_fast(detect_instruction_set()) else STORES_ORDINARY)
 
 
 cdef void copy_long(int stores, void *out, const void *source, size_t nbytes) noexcept nogil:
     copy_kernels[stores](out, source, nbytes)
+
+
+cdef void copy_own(void *out, const void *source, size_t nbytes) noexcept nogil:
+    copy_kernels[long_copy_stores if nbytes >= STRING_FROM else STORES_ORDINARY](
+        out, source, nbytes)
 
 
 cdef void copy_interleaved(void *out, const void *source, size_t nbytes) noexcept nogil:
