@@ -9,7 +9,7 @@ from libc.stdlib cimport free, malloc
 from smcoll.comm.c_api cimport SMCOLL_CAPSULE, SMCOLL_IN_PLACE, SMCOLL_USE_MPI, smcoll_api
 from smcoll.interpose.functions cimport (
     ALLGATHER, ALLGATHERV, ALLREDUCE, ALLTOALLV, ALLTOALLW, BARRIER, BCAST, EXSCAN, GATHER, GATHERV,
-    REDUCE, REDUCE_SCATTER, SCAN, SCATTER, SCATTERV, SUCCESS, Arguments, word,
+    REDUCE, REDUCE_SCATTER, SCAN, SCATTER, SCATTERV, Arguments, word,
 )
 from smcoll.interpose.handles cimport Basic, known, op_of, type_of
 
@@ -51,7 +51,7 @@ cdef int bcast(Entry *entry, const Arguments *call) noexcept nogil:
     if call.recv == 0 and count > 0:
         return NOT_SERVED
     return api.bcast(entry.engine, <void *> call.recv, <size_t> count * basic.size,
-                      <int> call.root)
+                     <int> call.root)
 
 
 cdef inline bint is_rank(Entry *entry, word root) noexcept nogil:
@@ -69,7 +69,8 @@ cdef int reduction(Entry *entry, const Arguments *call) noexcept nogil:
     cdef bint receives = call.function != REDUCE or entry.rank == <int> call.root
     if call.function != REDUCE_SCATTER:
         count = count_of(call, call.recv_count)
-        if count < 0 or not is_rank(entry, call.root) or not receives and call.send == known.in_place:
+        if count < 0 or not is_rank(entry, call.root) or (
+                call.send == known.in_place and not receives):
             return NOT_SERVED  # MPI says what is wrong
     if basic.size == 0 or op.size == 0 or not basic.ops >> op.code & 1:
         return NOT_PLAIN
@@ -79,17 +80,17 @@ cdef int reduction(Entry *entry, const Arguments *call) noexcept nogil:
         return NOT_SERVED
     if call.function == ALLREDUCE:
         return api.allreduce(entry.engine, sent(call), <void *> call.recv, count, basic.code,
-                              op.code)
+                             op.code)
     if call.function == REDUCE:
         return api.reduce(entry.engine, sent(call), <void *> call.recv, count, basic.code,
-                           op.code, <int> call.root)
+                          op.code, <int> call.root)
     if call.function == SCAN:
         return api.scan(entry.engine, sent(call), <void *> call.recv, count, basic.code, op.code)
     if call.function == EXSCAN:
         return api.exscan(entry.engine, sent(call), <void *> call.recv, count, basic.code,
-                           op.code)
+                          op.code)
     return api.reduce_scatter_block(entry.engine, sent(call), <void *> call.recv, count,
-                                     basic.code, op.code)
+                                    basic.code, op.code)
 
 
 cdef int reduce_scatter(Entry *entry, const Arguments *call, int type, int op) noexcept nogil:
@@ -133,10 +134,10 @@ cdef int movement(Entry *entry, const Arguments *call) noexcept nogil:
         return NOT_PLAIN
     if function == GATHER:
         return api.gather(entry.engine, sent(call), to, recv_count if at_root else send_count,
-                           <int> call.root)
+                          <int> call.root)
     if function == SCATTER:
         return api.scatter(entry.engine, sent(call), to, send_count if at_root else recv_count,
-                            <int> call.root)
+                           <int> call.root)
     if function == ALLGATHER:
         return api.allgather(entry.engine, sent(call), to, recv_count)
     return api.alltoall(entry.engine, sent(call), to, recv_count)
@@ -157,21 +158,21 @@ cdef int vector(Entry *entry, const Arguments *call, bint at_root, size_t send_s
                                    lengths, starts)) and (
                 one >= 0 or to == SMCOLL_IN_PLACE):
             code = api.scatterv(entry.engine, <const void *> call.send, lengths, starts, to, one,
-                                 <int> call.root)
+                                <int> call.root)
     elif function == ALLTOALLV:
         if measure(call, size, call.recv_count, call.recv_starts, recv_size, lengths, starts) and (
                 call.send == known.in_place or measure(
                     call, size, call.send_count, call.send_starts, send_size, lengths + size,
                     starts + size)):
             code = api.alltoallv(entry.engine, sent(call), lengths + size, starts + size, to,
-                                  lengths, starts)
+                                 lengths, starts)
     else:
         one = count_of(call, call.send_count) * <int64_t> send_size
         if (not at_root or measure(call, size, call.recv_count, call.recv_starts, recv_size,
                                    lengths, starts)) and (one >= 0 or call.send == known.in_place):
             if function == GATHERV:
                 code = api.gatherv(entry.engine, sent(call), one, to, lengths, starts,
-                                    <int> call.root)
+                                   <int> call.root)
             else:
                 code = api.allgatherv(entry.engine, sent(call), one, to, lengths, starts)
     free(lengths)
