@@ -21,6 +21,13 @@ cdef struct RouteChoice:
     double sample[BURST_CALLS]  # of this burst, in ascending order
 
 
+# What two ranks know of their Allgathers of one size: the same on both.
+cdef struct Detour:
+    int staged                 # calls in a row in which neither block was read through the kernel
+    int left                   # so many calls from now on go through the data regions
+
+
+cdef void end_messages(Detour *detour, bint staged) noexcept nogil
 cdef void begin_choice(RouteChoice *choice) noexcept nogil
 cdef void add_call(RouteChoice *choice, int64_t ns) noexcept nogil
 cdef int route_class(size_t nbytes) noexcept nogil

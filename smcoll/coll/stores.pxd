@@ -12,6 +12,7 @@ cdef enum:
 
 
 cdef StoreClass *store_class(Team *team, size_t nbytes) noexcept nogil
+cdef StoreClass *store_class_of(Team *team, int collective, size_t nbytes) noexcept nogil
 cdef describe_stores(Team *team, int collective, size_t nbytes)
 cdef int init_stores(Team *team, int fixed, bint far) except -1
 cdef void survey_again(Team *team, size_t nbytes) noexcept nogil

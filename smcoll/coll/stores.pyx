@@ -89,12 +89,17 @@ cdef int class_number(size_t nbytes) noexcept nogil:
 
 
 cdef StoreClass *store_class(Team *team, size_t nbytes) noexcept nogil:
-    """Of this rank's current call, for a vector or message of so many bytes. NULL: no choice."""
+    """Of this rank's current call, for a vector of so many bytes. NULL: no choice."""
+    return store_class_of(team, collective_in(team.signature), nbytes)
+
+
+cdef StoreClass *store_class_of(Team *team, int collective, size_t nbytes) noexcept nogil:
+    """The same for a message that has the stores of this collective."""
     cdef int number = class_number(nbytes)
     cdef StoreClass *chosen
     if team.stores.fixed >= 0 or number < 0 or team.size == 1:
         return NULL
-    chosen = &team.stores.classes[collective_in(team.signature) * STORE_CLASSES + number]
+    chosen = &team.stores.classes[collective * STORE_CLASSES + number]
     chosen.rests = team.number == team.tried_in > 0
     return chosen
 

@@ -24,6 +24,7 @@ cdef struct Transfer:
     bint begun, finished
     uint64_t heap_offset       # where it lies in its sender's heap, or STAGED
     uint64_t address           # where in its sender's private memory it may be read, or 0
+    bint is_offered            # that address was told to the receiver
     uint64_t cell              # outgoing, read in place: the cell whose credit says that it was
     StoreClass *chosen         # the choice of stores for messages of this length; NULL: none
     bint grows                 # incoming: ask for memory when the length is known

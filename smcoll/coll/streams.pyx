@@ -38,11 +38,12 @@ from smcoll.base.atomics cimport (
     load_acquire, load_relaxed, monotonic_ns, reached, store_relaxed, store_release,
 )
 from smcoll.base.kernels cimport STORES_ORDINARY
+from smcoll.base.signature cimport COLLECTIVE_ALLGATHER, COLLECTIVE_ALLTOALL, collective_in
 from smcoll.coll.peer_buffers cimport (
     find, own_offset, read_address, read_offset, still_in_the_call,
 )
 from smcoll.coll.stores cimport (
-    UNKNOWN_STORES, add_store_sample, end_reading, next_stores, start_reading, store_class,
+    UNKNOWN_STORES, add_store_sample, end_reading, next_stores, start_reading, store_class_of,
     tell_stores, told_stores,
 )
 from smcoll.datatype.convertor cimport copy_message, pack_next, unpack_next
@@ -51,7 +52,9 @@ from smcoll.memory.heap cimport STAGED
 from smcoll.segment cimport (
     Layout, Line, credit_word, is_fresh_chunk, refusal_word, stream_chunk, stream_line,
 )
-from smcoll.sync.team cimport AGAIN, DONE, FAILED_MISMATCH, FAILED_POISONED, Team
+from smcoll.sync.team cimport (
+    AGAIN, DONE, FAILED_MISMATCH, FAILED_POISONED, StoreClass, Team,
+)
 from smcoll.sync.waiting cimport wait_until
 
 
@@ -70,6 +73,17 @@ cdef void init_streams(Team *team, Stream *streams, uint64_t start) noexcept nog
                                        <uint64_t> cell).flag, start)
 
 
+cdef StoreClass *stream_class(Team *team, size_t nbytes) noexcept nogil:
+    """The choice of stores for a message of this call.
+
+    An Allgather by messages is an Alltoall as its stores go. Its own class is that of the data
+    regions, a ring of another length.
+    """
+    cdef int collective = collective_in(team.signature)
+    return store_class_of(
+        team, COLLECTIVE_ALLTOALL if collective == COLLECTIVE_ALLGATHER else collective, nbytes)
+
+
 cdef void begin_exchange(Exchange *exchange) noexcept nogil:
     """Nothing has moved yet. The caller has filled in peers, convertors, lengths and rooms."""
     cdef int i
@@ -78,20 +92,23 @@ cdef void begin_exchange(Exchange *exchange) noexcept nogil:
         exchange.outgoing[i].begun = exchange.outgoing[i].finished = False
         exchange.outgoing[i].heap_offset = offset_for(exchange, &exchange.outgoing[i])
         exchange.outgoing[i].address = address_for(exchange, &exchange.outgoing[i])
+        exchange.outgoing[i].is_offered = exchange.outgoing[i].address != 0
         exchange.outgoing[i].chosen = NULL
         if exchange.outgoing[i].convertor.runs == NULL:
             # (Run by run other stores are used.)
-            exchange.outgoing[i].chosen = store_class(exchange.team, exchange.outgoing[i].nbytes)
+            exchange.outgoing[i].chosen = stream_class(exchange.team, exchange.outgoing[i].nbytes)
     for i in range(exchange.receives):
         exchange.incoming[i].done = exchange.incoming[i].nbytes = 0
         exchange.incoming[i].begun = exchange.incoming[i].finished = False
         exchange.incoming[i].heap_offset = STAGED
         exchange.incoming[i].address = 0
+        exchange.incoming[i].is_offered = False
         exchange.incoming[i].chosen = NULL
         if exchange.incoming[i].behind != NULL:
             # In place: what arrives overwrites it.
             (<Transfer *> exchange.incoming[i].behind).heap_offset = STAGED
             (<Transfer *> exchange.incoming[i].behind).address = 0
+            (<Transfer *> exchange.incoming[i].behind).is_offered = False
     exchange.unfinished = exchange.sends + exchange.receives
     exchange.unplaced = NULL
     exchange.truncated = 0
@@ -243,10 +260,11 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
             message.nbytes = load_relaxed(&line.nbytes)
             message.heap_offset = STAGED
             if message.convertor.runs == NULL:
-                message.chosen = store_class(team, message.nbytes)
+                message.chosen = stream_class(team, message.nbytes)
             if not in_cell(team, message.nbytes):
                 message.heap_offset = read_offset(line)
                 message.address = read_address(line)
+                message.is_offered = message.address != 0
             if message.nbytes > message.room:
                 if not message.grows:
                     exchange.truncated += 1

@@ -22,7 +22,7 @@ from smcoll.comm.state cimport (
 )
 from smcoll.engine.engine cimport Engine
 
-from smcoll.algorithms import ALGORITHMS, RADICES, STREAMED
+from smcoll.algorithms import ALGORITHMS, RADICES
 from smcoll.algos import COLLECTIVE_NUMBERS
 from smcoll.comm.constructors import CartcommCreation, IntercommCreation, IntracommCreation
 from smcoll.comm.movement import Movement
@@ -108,7 +108,7 @@ def explain_on_node(engine, collective, nbytes):
     stores, why = engine.stores_in_use(
         COLLECTIVE_NUMBERS[collective],
         nbytes // engine.size if collective == "reduce_scatter" else nbytes)
-    if collective in STREAMED:
+    if engine.sends_messages(collective, nbytes):
         if engine.streams_refused:
             return Explanation(collective, nbytes, "MPI", "MPI's own", {},
                                "the streams could not be reserved")
@@ -116,7 +116,7 @@ def explain_on_node(engine, collective, nbytes):
                       "stores_because": why,
                       "around_caches_from": engine.around_caches_from(collective)}
         reason = row.reason
-        if engine.uses_heaps:
+        if engine.uses_heaps and collective in engine.direct_sizes:
             parameters["in_place_from"] = max(engine.direct_sizes[collective],
                                               engine.stream_inline + 1)
             reason += ("; a message of so many bytes (in_place_from) that lies in its sender's "

@@ -195,9 +195,6 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instruc
                                 locations=locations)
             if heaps is not None:
                 engine.use_heaps(heaps, select.direct_sizes(config, size, core_cache))
-            if reads:
-                engine.use_processes(memories, select.kernel_copy_sizes(config, size),
-                                     select.measured_routes(config, size))
             engine.use_core_cache(core_cache)
             if not config.internals.streaming_size:
                 nbytes, caches = sysfs.last_level_caches()
@@ -205,6 +202,9 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instruc
                     size, nbytes * min(caches, size)))
             decisions, to_learn = decide(records[0]["table"], core_cache)
             engine.use(decisions)
+            if reads:
+                engine.use_processes(memories, select.kernel_copy_sizes(config, size, core_cache),
+                                     select.measured_routes(config, size))
             if learns:
                 cpus = max(1, int(min(len(frozenset().union(*masks)), quota)))
                 engine.learn(to_learn, records[0]["known"], kind, cpus, config.learn == "on")

@@ -6,6 +6,7 @@ from smcoll.buffers.messages cimport Messages
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.pipeline cimport Call, Plan
 from smcoll.coll.reduce_scatter cimport Partition
+from smcoll.coll.routes cimport ROUTE_CLASSES, Detour
 from smcoll.engine.member cimport Member
 from smcoll.engine.plans cimport Plans
 from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI, Reservation
@@ -25,6 +26,9 @@ cdef class Engine:
     cdef int instruction_set
     cdef const void **sources  # room for every rank's operands, where they lie in one memory
     cdef size_t inline_size, rooted_inline_size    # bytes that a rank's flag lines hold
+    # Allgathers of so many bytes may be messages, between two ranks only; and whether they are.
+    cdef size_t messages_from
+    cdef Detour detours[ROUTE_CLASSES]
     cdef str last_error        # of a call by smcoll.h, a sentence
     cdef public bint from_c    # the call that is being made comes from C
     cdef public object calls_from_c    # an interpose.comparison.CallsFromC; None: there is none
@@ -36,7 +40,7 @@ cdef class Engine:
                        const Plan *plan, void *details) except -1 nogil
     cdef int exchange(self, int collective, int root, Messages messages, size_t nbytes,
                       int algorithm=*, bint second_stage=*) except -1
-    cdef int have_streams(self, uint64_t signature) except -1
+    cdef int have_streams(self, uint64_t signature, uint64_t nbytes=*) except -1
     cdef bint holds(self, const Plan *plan, size_t element) noexcept nogil
     cdef const Plan *ordered_plan(self, collective, size_t nbytes, bint commutes) except NULL
 
@@ -53,6 +57,8 @@ cdef class Engine:
                              bint holds_gil) except -1 nogil
     cdef int allgather_(self, Gathering *blocks, int collective, const Plan *plan,
                         bint holds_gil) except -1 nogil
+    cdef bint sends_blocks(self, const Plan *plan, size_t longest) noexcept nogil
+    cdef int exchange_blocks(self, Gathering *blocks) except -1
     cdef void fill_call(self, Call *call, const char *send, char *recv, size_t elements,
                         size_t unit, const Operation *operation, int root) noexcept nogil
     cdef reduction_kernel kernel_of(self, int op, int element_type) noexcept nogil

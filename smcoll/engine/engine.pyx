@@ -5,17 +5,23 @@ several nodes. Everything above speaks of buffers and operations, everything bel
 offsets.
 """
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport SIZE_MAX, uint64_t
 
 from smcoll.base.kernels cimport Operation, element_size, reduction_kernel, reduction_kernel_for
 from smcoll.base.signature cimport (
-    COLLECTIVE_BARRIER, COLLECTIVE_REDUCE_SCATTER, NO_OPERATION, NO_TYPE,
+    COLLECTIVE_ALLGATHER, COLLECTIVE_BARRIER, COLLECTIVE_REDUCE_SCATTER, NO_OPERATION, NO_TYPE,
 )
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.pipeline cimport Call, Plan
 from smcoll.coll.reduce_scatter cimport Partition
-from smcoll.engine.reservation cimport USE_MPI
+from smcoll.coll.routes cimport end_messages, route_class
+from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI
+
+from smcoll.algorithms import ALGORITHMS
+from smcoll.errors import SegmentError
+
+cdef int ALLGATHER_DIRECT = ALGORITHMS["allgather"].index("direct")
 
 
 class LeftToMPI(Exception):
@@ -24,6 +30,9 @@ class LeftToMPI(Exception):
 
 cdef class Engine:
     """The interface, and what is the same on one node and over several."""
+
+    def __cinit__(self):
+        self.messages_from = SIZE_MAX
 
     # ------------------------------------------------------------------ what differs
 
@@ -48,7 +57,7 @@ cdef class Engine:
         """
         raise NotImplementedError
 
-    cdef int have_streams(self, uint64_t signature) except -1:
+    cdef int have_streams(self, uint64_t signature, uint64_t nbytes=0) except -1:
         """CARRIED_OUT when the streams are there, USE_MPI when all ranks agree that they aren't."""
         raise NotImplementedError
 
@@ -113,11 +122,59 @@ cdef class Engine:
                         bint holds_gil) except -1 nogil:
         """Every rank gets everybody's block."""
         cdef Call call
+        cdef int path
+        cdef bint may_send = (blocks.longest >= self.messages_from
+                              and collective == COLLECTIVE_ALLGATHER)
+        if may_send and self.sends_blocks(plan, blocks.longest):
+            with gil:
+                if self.exchange_blocks(blocks) == CARRIED_OUT:
+                    return CARRIED_OUT
+            may_send = False       # the data regions may be there
         self.fill_call(&call, blocks.send.address, NULL, blocks.longest, 1, NULL, 0)
         call.holds_gil = holds_gil
-        return self.carry_out(collective,
+        path = self.carry_out(collective,
                               signature_of(collective, NO_OPERATION, NO_TYPE, plan, 0),
                               &call, plan, blocks)
+        if may_send and path == CARRIED_OUT and plan.algorithm == ALLGATHER_DIRECT:
+            self.detours[route_class(blocks.longest)].left -= 1
+        return path
+
+    cdef bint sends_blocks(self, const Plan *plan, size_t longest) noexcept nogil:
+        """Whether an Allgather of ``longest`` bytes is messages. Both ranks find the same."""
+        return (longest >= self.messages_from and plan.algorithm == ALLGATHER_DIRECT
+                and not self.memory.streams_refused
+                and (self.detours[route_class(longest)].left == 0 or self.memory.data_refused))
+
+    cdef int exchange_blocks(self, Gathering *blocks) except -1:
+        """An Allgather between two ranks as messages, which may be read where they lie.
+
+        USE_MPI where both agree that there are no streams.
+        """
+        cdef int other = 1 - self.rank
+        cdef Messages messages = Messages(self.size)
+        cdef int path
+        try:
+            path = self.have_streams(stream_signature(COLLECTIVE_ALLGATHER, 0), blocks.longest)
+        except SegmentError:
+            # Config(strict=True), on both ranks: the data regions may do.
+            self.go_on()
+            path = USE_MPI
+        if path == USE_MPI:
+            return USE_MPI
+        messages.agreed = blocks.longest
+        messages.send(other, blocks.send.address, blocks.send_bytes, blocks.send.runs)
+        messages.receive(other, blocks.recv[other].address, blocks.block[other],
+                         blocks.recv[other].runs)
+        if not blocks.in_place:
+            messages.keeps_own = True
+            messages.own = blocks.send
+            messages.own_place = blocks.recv[self.rank]
+        blocks.truncated += self.exchange(COLLECTIVE_ALLGATHER, 0, messages, blocks.longest)
+        # Counted behind the call: one that an exception has kept this rank from entering does not
+        # count here, as it doesn't on the other rank.
+        end_messages(&self.detours[route_class(blocks.longest)],
+                     not (messages.outgoing[0].is_offered or messages.incoming[0].is_offered))
+        return CARRIED_OUT
 
     cdef void fill_call(self, Call *call, const char *send, char *recv, size_t elements,
                         size_t unit, const Operation *operation, int root) noexcept nogil:
@@ -175,4 +232,6 @@ cdef class Engine:
 
         Between two calls, alike on all ranks. Collectives that are not in it keep their rows.
         """
+        if "allgather" in decisions:
+            self.messages_from = SIZE_MAX
         self.plans.use(decisions)

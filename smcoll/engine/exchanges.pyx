@@ -4,6 +4,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t
 
+from smcoll.barrier cimport agrees_on_bytes
 from smcoll.base.atomics cimport monotonic_ns
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.routes cimport RouteChoice, add_call
@@ -12,7 +13,7 @@ from smcoll.datatype.convertor cimport start_convertor
 from smcoll.engine.call cimport CallProtocol
 from smcoll.engine.peer_memory cimport PeerMemory
 from smcoll.engine.reservation cimport Reservation
-from smcoll.sync.team cimport DONE, FAILED_EXCEPTION
+from smcoll.sync.team cimport DONE, FAILED_EXCEPTION, FAILED_MISMATCH
 
 from smcoll.errors import Error
 
@@ -44,7 +45,21 @@ cdef class Exchanges:
         status = self.run(messages, collective, may_be_read, truncated)
         if choice != NULL:
             add_call(choice, monotonic_ns() - began)
+        if status == DONE and messages.agreed > 0:
+            status = self.compared(messages)
         return status
+
+    cdef int compared(self, Messages messages) noexcept:
+        """Whether a message of another length than there is room for is an error of its sender or
+        of ours alone: DONE; or do we disagree about the call?"""
+        cdef Transfer *message
+        cdef int i
+        for i in range(messages.receives):
+            message = &messages.incoming[i]
+            if message.nbytes != message.room and not agrees_on_bytes(self.team, message.peer):
+                self.team.awaited_rank = message.peer
+                return FAILED_MISMATCH
+        return DONE
 
     cdef int run(self, Messages messages, int collective, bint may_be_read,
                  int *truncated) noexcept:

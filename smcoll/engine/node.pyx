@@ -5,7 +5,8 @@ from libc.stdint cimport int64_t, uint64_t
 from smcoll.algos cimport functions_of
 from smcoll.barrier cimport use_segments
 from smcoll.base.signature cimport (
-    COLLECTIVE_BCAST, COLLECTIVE_EXSCAN, COLLECTIVE_OBJECT_BCAST, NO_OPERATION, NO_TYPE,
+    COLLECTIVE_ALLGATHER, COLLECTIVE_BCAST, COLLECTIVE_EXSCAN, COLLECTIVE_OBJECT_BCAST,
+    NO_OPERATION, NO_TYPE,
 )
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.pipeline cimport Call, Plan, fits_lines, is_our_own_work
@@ -25,6 +26,7 @@ from smcoll.segment cimport Mapping
 from smcoll.sync.team cimport DONE
 from smcoll.sync.waiting cimport condition
 
+from smcoll.algorithms import STREAMED
 from smcoll.algos import COLLECTIVE_NUMBERS
 from smcoll.engine.engine import LeftToMPI
 from smcoll.sync.observation import Observation
@@ -127,7 +129,7 @@ cdef class NodeEngine(Engine):
         start = went_on(tally, nbytes) if second_stage else started(tally, nbytes)
         tally.from_c += self.from_c and not second_stage
         self.team.direct_bytes = 0
-        self.protocol.publish(stream_signature(collective, root), 0, nbytes)
+        self.protocol.publish(stream_signature(collective, root), messages.agreed, nbytes)
         status = self.exchanges.measured(messages, collective, algorithm == 0, &truncated)
         finished(tally, start, self.team.direct_bytes)
         self.protocol.leave(status)
@@ -190,8 +192,8 @@ cdef class NodeEngine(Engine):
 
     # ------------------------------------------------------------------ memory
 
-    cdef int have_streams(self, uint64_t signature) except -1:
-        return self.memory.have_streams(signature)
+    cdef int have_streams(self, uint64_t signature, uint64_t nbytes=0) except -1:
+        return self.memory.have_streams(signature, nbytes)
 
     cdef bint holds(self, const Plan *plan, size_t element) noexcept nogil:
         return 2 * element * <size_t> self.size <= plan.section_bytes
@@ -222,6 +224,8 @@ cdef class NodeEngine(Engine):
     def use_processes(self, records, sizes, measured):
         """The ranks can read each other's memory through the kernel, from so many bytes on."""
         self.peers.use_processes(records, sizes, measured)
+        if not self.uses_heaps and "allgather" not in self.config.named:
+            self.messages_from = self.team.kernel_copy_from[COLLECTIVE_ALLGATHER]
 
     def write_around_caches(self, sizes):
         """Results of so many bytes, by collective, with non-temporal stores."""
@@ -297,6 +301,11 @@ cdef class NodeEngine(Engine):
         """Whether the data of such a call travel in the flag lines."""
         return fits_lines(self.team, functions_of(COLLECTIVE_NUMBERS[collective], algorithm),
                           nbytes)
+
+    def sends_messages(self, collective, size_t nbytes):
+        """Whether the data of such a call travel through the streams."""
+        return collective in STREAMED or collective == "allgather" and self.sends_blocks(
+            self.plans.in_table(COLLECTIVE_ALLGATHER, nbytes), nbytes)
 
     def stores_in_use(self, int collective, size_t nbytes):
         """(kind of stores, why) for what others read of such a call. By the collective's number."""

@@ -1,5 +1,7 @@
 cimport cython
-from smcoll.coll.routes cimport ROUTE_CLASSES, RouteChoice
+
+from smcoll.base.signature cimport COLLECTIVES
+from smcoll.coll.routes cimport RouteChoice
 from smcoll.coll.streams cimport Transfer
 from smcoll.engine.member cimport Member
 from smcoll.memory.cross_memory cimport OtherProcess
@@ -13,9 +15,8 @@ cdef class PeerMemory:
     cdef HeapView *heap_views
     cdef readonly dict direct_sizes       # from where on messages are read in heaps, by collective
     cdef readonly dict kernel_copy_sizes  # from where on they may do so, by collective
-    cdef bint measures_scatter, measures_alltoall   # whether they do where it is faster
-    cdef RouteChoice scatter_routes[ROUTE_CLASSES]
-    cdef RouteChoice alltoall_routes[ROUTE_CLASSES]
+    # By collective: ROUTE_CLASSES choices where they do so if it is faster; else NULL.
+    cdef RouteChoice *routes[COLLECTIVES]
     cdef OtherProcess *processes   # where the ranks can read each other's memory
 
     cdef void keep(self, const void *buffer) noexcept nogil

@@ -3,7 +3,7 @@
 cimport cython
 from libc.stdlib cimport free, malloc
 
-from smcoll.base.signature cimport COLLECTIVE_ALLTOALL, COLLECTIVE_SCATTER
+from smcoll.base.signature cimport COLLECTIVES
 from smcoll.coll.routes cimport (
     KERNEL_ROUTE, ROUTE_CLASSES, RouteChoice, begin_choice, route_class,
 )
@@ -26,8 +26,11 @@ cdef class PeerMemory:
         self.kernel_copy_sizes = {}
 
     def __dealloc__(self):
+        cdef int collective
         free(self.heap_views)
         free(self.processes)
+        for collective in range(COLLECTIVES):
+            free(self.routes[collective])
 
     def use_heaps(self, heaps, sizes):
         """Take over every rank's heap, as mapped here; None for the own one.
@@ -59,6 +62,7 @@ cdef class PeerMemory:
         ``measured`` where it turns out to be faster.
         """
         cdef Team *team = &self.member.team
+        cdef RouteChoice *choices
         cdef int rank, i
         self.processes = <OtherProcess *> malloc(team.size * sizeof(OtherProcess))
         if self.processes == NULL:
@@ -69,11 +73,13 @@ cdef class PeerMemory:
         for collective, nbytes in sizes.items():
             team.kernel_copy_from[<int> COLLECTIVE_NUMBERS[collective]] = nbytes
         self.kernel_copy_sizes = sizes
-        self.measures_alltoall = "alltoall" in measured
-        self.measures_scatter = "scatter" in measured
-        for i in range(ROUTE_CLASSES):
-            begin_choice(&self.scatter_routes[i])
-            begin_choice(&self.alltoall_routes[i])
+        for collective in measured:
+            choices = <RouteChoice *> malloc(ROUTE_CLASSES * sizeof(RouteChoice))
+            if choices == NULL:
+                raise MemoryError()
+            for i in range(ROUTE_CLASSES):
+                begin_choice(&choices[i])
+            self.routes[<int> COLLECTIVE_NUMBERS[collective]] = choices
 
     cdef void keep(self, const void *buffer) noexcept nogil:
         """This rank leaves a call in which others may still use ``buffer`` where it lies."""
@@ -95,8 +101,6 @@ cdef class PeerMemory:
             total += outgoing[i].nbytes
         if total < self.member.team.kernel_copy_from[collective]:
             return False
-        if collective == COLLECTIVE_SCATTER and self.measures_scatter:
-            choice[0] = &self.scatter_routes[route_class(total)]
-        elif collective == COLLECTIVE_ALLTOALL and self.measures_alltoall:
-            choice[0] = &self.alltoall_routes[route_class(total)]
+        if self.routes[collective] != NULL:
+            choice[0] = &self.routes[collective][route_class(total)]
         return choice[0] == NULL or choice[0].tried == KERNEL_ROUTE

@@ -29,7 +29,7 @@ cdef class Reservation:
     cdef Stream *streams       # one per rank, once the streams are reserved
 
     cdef int have_data_regions(self, uint64_t signature, size_t nbytes) except -1
-    cdef int have_streams(self, uint64_t signature) except -1
+    cdef int have_streams(self, uint64_t signature, uint64_t nbytes=*) except -1
     cdef reserve_part(self, int part)
     cdef map_of_peers(self, int part)
     cdef reserve_mine(self, int part, size_t wanted)

@@ -49,7 +49,7 @@ cdef class Reservation:
             return USE_MPI
         return self.reserve(DATA_REGIONS, signature, nbytes)
 
-    cdef int have_streams(self, uint64_t signature) except -1:
+    cdef int have_streams(self, uint64_t signature, uint64_t nbytes=0) except -1:
         """The same for the streams."""
         if self.mapping.streams_reserved:
             return CARRIED_OUT
@@ -57,7 +57,7 @@ cdef class Reservation:
             if self.member.config.strict:
                 raise SegmentError("the streams could not be reserved")
             return USE_MPI
-        return self.reserve(STREAMS, signature, 0)
+        return self.reserve(STREAMS, signature, nbytes)
 
     def reserve_all(self):
         """Reserve the data regions and the streams now, not at first use. Collective."""

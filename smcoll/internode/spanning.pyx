@@ -170,7 +170,7 @@ cdef class SpanningEngine(Engine):
         self.is_later_stage = True
         return outcome
 
-    cdef int have_streams(self, uint64_t signature) except -1:
+    cdef int have_streams(self, uint64_t signature, uint64_t nbytes=0) except -1:
         return self.agree_on_memory(signature)
 
     cdef void go_on(self) noexcept nogil:

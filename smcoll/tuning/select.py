@@ -152,13 +152,19 @@ def default_radix(ranks: int, oversubscribed: bool) -> int:
     return 4
 
 
-def kernel_copy_sizes(config, ranks: int) -> dict[str, int]:
+def kernel_copy_sizes(config, ranks: int, core_cache: int = 0) -> dict[str, int]:
     """From how many bytes handed out messages are read in their sender's memory, by collective.
 
-    ``measured_routes`` says of which that is only done where it turns out to be faster.
+    ``measured_routes`` says of which that is only done where it turns out to be faster. In an
+    Allgather that has to be left alone where blocks fit a core's own cache (of ``core_cache``
+    bytes): who reads them there makes their owner's next stores to them dearer, which is behind the
+    call, so its time does not tell.
     """
-    return {"scatter": config.internals.kernel_copy_size or (256 if ranks == 2 else 1536) * KIB,
-            "alltoall": config.internals.kernel_copy_size or 256 * KIB}
+    fixed = config.internals.kernel_copy_size
+    if ranks > 2:
+        return {"scatter": fixed or 1536 * KIB, "alltoall": fixed or 256 * KIB}
+    return {"scatter": fixed or 256 * KIB, "alltoall": fixed or 256 * KIB,
+            "allgather": fixed or max(512 * KIB, core_cache // 2)}
 
 
 def measured_routes(config, ranks: int) -> tuple[str, ...]:
@@ -169,7 +175,7 @@ def measured_routes(config, ranks: int) -> tuple[str, ...]:
     """
     if config.internals.kernel_copy_size:
         return ()
-    return ("scatter", "alltoall") if ranks == 2 else ("alltoall",)
+    return ("scatter", "alltoall", "allgather") if ranks == 2 else ("alltoall",)
 
 
 def shortest_direct(config, core_cache: int) -> int:

@@ -1,6 +1,8 @@
-"""A long Scatter or Alltoall, whose receivers read the senders' memory through the kernel."""
+"""Long Scatters, Alltoalls and Allgathers whose receivers read the senders' memory."""
 
 from __future__ import annotations
+
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -97,6 +99,74 @@ def test_alltoall_that_is_in_place_on_one_rank_only(comm):
         for rank in range(comm.size):
             block = np.arange(comm.rank * LARGE, (comm.rank + 1) * LARGE) + rank * 10**7 + turn
             assert np.array_equal(recv[rank * LARGE:(rank + 1) * LARGE], block)
+
+
+@pytest.mark.mpi(2)
+def test_allgather_of_two_ranks_is_copied_once(comm):
+    received = 0
+    for turn, count in enumerate((LARGE, 29, 1, 7 * LARGE) * 3):
+        mine = np.arange(count) + comm.rank * 10**7 + turn
+        recv = np.full(2 * count, -1)
+        if turn % 3 == comm.rank:
+            recv[comm.rank * count:][:count] = mine
+            comm.Allgather(MPI.IN_PLACE, recv)
+        else:
+            comm.Allgather(mine, recv)
+        for rank in range(2):
+            assert np.array_equal(recv[rank * count:][:count],
+                                  np.arange(count) + rank * 10**7 + turn)
+        if mine.nbytes > comm.engine.stream_chunk:
+            received += mine.nbytes
+        assert direct_bytes(comm) == received
+
+
+@pytest.mark.mpi(2)
+def test_allgather_of_blocks_that_differ_in_length_and_layout(comm):
+    column = MPI.DOUBLE.Create_vector(LARGE, 1, 2).Commit()
+    for counts in ([LARGE, 3], [0, LARGE], [LARGE, LARGE]):
+        send = np.arange(2.0 * LARGE) + comm.rank * 10**6
+        recv = np.full(sum(counts), -1.0)
+        mine = [send, 1, column] if counts[comm.rank] == LARGE else [send, counts[comm.rank]]
+        comm.Allgatherv(mine, [recv, counts])
+        expected = [(np.arange(2.0 * LARGE) + rank * 10**6)[::2 if count == LARGE else 1][:count]
+                    for rank, count in enumerate(counts)]
+        assert np.array_equal(recv, np.concatenate(expected))
+    column.Free()
+
+
+@pytest.mark.mpi(2)
+def test_a_block_that_is_too_long_for_one_rank_is_truncated_there(comm):
+    counts = [LARGE, LARGE - comm.rank]    # rank 1 has too little room for its own block
+    for sent in (LARGE, 2 * LARGE):
+        recv = np.full(sum(counts), -1)
+        with pytest.raises(MPI.Exception) if comm.rank or sent > LARGE else nullcontext() as caught:
+            comm.Allgatherv(np.arange(sent) + comm.rank, [recv, counts])
+        if caught is not None:
+            assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+        for rank in range(2):
+            assert np.array_equal(recv[rank * LARGE:][:counts[rank]],
+                                  np.arange(counts[rank]) + rank)
+
+
+@pytest.mark.mpi(2)
+def test_allgathers_that_nobody_reads_in_place_leave_the_streams_for_a_while(comm):
+    """Both ranks must draw that conclusion at the same call: what else would hang or mismatch."""
+    count = comm.engine.stream_chunk // 8    # as much as a chunk holds: always staged
+    recv = np.empty(2 * count)
+    by_messages = []
+    for turn in range(1200):
+        by_messages.append(comm.engine.sends_messages("allgather", 8 * count))
+        comm.Allgather(np.full(count, 10.0 * turn + comm.rank), recv)
+        assert recv[0] == 10 * turn and recv[-1] == 10 * turn + 1
+    assert by_messages == 32 * [True] + 1000 * [False] + 32 * [True] + 136 * [False]
+    # Another size has its own state.
+    assert comm.engine.sends_messages("allgather", 1 << 20)
+
+
+@pytest.mark.mpi(3)
+def test_allgather_of_more_ranks_goes_through_the_data_regions(comm):
+    assert not comm.engine.sends_messages("allgather", 8 * LARGE)
+    assert "kernel" not in comm.explain("allgather", 8 * LARGE).reason
 
 
 @pytest.mark.mpi(2, 3)
