@@ -163,6 +163,19 @@ def test_allgathers_that_nobody_reads_in_place_leave_the_streams_for_a_while(com
     assert comm.engine.sends_messages("allgather", 1 << 20)
 
 
+@pytest.mark.mpi(2)
+def test_one_block_that_is_read_keeps_both_ranks_with_messages(comm):
+    """What rank 0 sends has holes and is staged; rank 1 has to know that its own was offered."""
+    column = MPI.DOUBLE.Create_vector(LARGE, 1, 2).Commit()
+    recv = np.empty(2 * LARGE)
+    for turn in range(100):
+        send = np.full(2 * LARGE, 10.0 * turn + comm.rank)
+        assert comm.engine.sends_messages("allgather", 8 * LARGE)
+        comm.Allgather([send, 1, column] if comm.rank == 0 else [send, LARGE], recv)
+        assert recv[0] == 10 * turn and recv[-1] == 10 * turn + 1
+    column.Free()
+
+
 @pytest.mark.mpi(3)
 def test_allgather_of_more_ranks_goes_through_the_data_regions(comm):
     assert not comm.engine.sends_messages("allgather", 8 * LARGE)
