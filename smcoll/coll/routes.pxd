@@ -23,7 +23,7 @@ cdef struct RouteChoice:
 
 # What two ranks know of their Allgathers of one size: the same on both.
 cdef struct Detour:
-    int staged                 # calls in a row in which neither block was read through the kernel
+    int staged                 # calls in a row in which no block was offered for the kernel
     int left                   # so many calls from now on go through the data regions
 
 
