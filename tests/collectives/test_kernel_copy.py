@@ -165,7 +165,7 @@ def test_allgathers_that_nobody_reads_in_place_leave_the_streams_for_a_while(com
 
 @pytest.mark.mpi(2)
 def test_one_block_that_is_read_keeps_both_ranks_with_messages(comm):
-    """What rank 0 sends has holes and is staged; it has to notice that rank 1's block was offered."""
+    """Rank 0's block has holes and is staged; it has to notice that rank 1's was offered."""
     column = MPI.DOUBLE.Create_vector(LARGE, 1, 2).Commit()
     recv = np.empty(2 * LARGE)
     for turn in range(100):
