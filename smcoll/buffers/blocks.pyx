@@ -24,6 +24,10 @@ cdef extern from "Python.h":
     object PyNumber_Index(object)
 
 cdef int PROC_NULL = MPI.PROC_NULL
+# Looked up once: an attribute of a module costs as much as the copy of a short message.
+cdef object Datatype = MPI.Datatype
+cdef object BOTTOM = MPI.BOTTOM
+cdef object BYTE = MPI.BYTE
 
 
 @cython.freelist(8)
@@ -135,12 +139,12 @@ cdef Blocks parse_vector(object spec, bint writable, int ranks):
     cdef TypeLayout layout
     cdef Message plain
     cdef Py_ssize_t count, total = 0
-    cdef int i
+    cdef int i, code = -1
     buffer, counts, displacements, kind = split(spec, True)
-    if (kind is None or counts is not None and is_plain_type(kind)) and plain_array(
-            buffer, writable, &plain):
-        layout.size = layout.extent = element_size(
-            plain.element_type if kind is None else code_of_type(kind))
+    if counts is not None and isinstance(kind, Datatype):
+        code = code_of_type(kind)
+    if (kind is None or code >= 0) and plain_array(buffer, writable, &plain):
+        layout.size = layout.extent = element_size(plain.element_type if kind is None else code)
         layout.contiguous = True
         result.owner = buffer
         result.base = plain.address
@@ -183,8 +187,9 @@ cdef Blocks parse_vector_w(object spec, bint writable, int ranks):
     cdef Blocks result = new_blocks(ranks, True)
     cdef Specification whole
     cdef TypeLayout layout
+    cdef Message plain
     cdef int i
-    counts = displacements = None
+    counts = displacements = known = None
     if len(spec) == 2:
         buffer, types = spec
     elif len(spec) == 3:
@@ -193,12 +198,18 @@ cdef Blocks parse_vector_w(object spec, bint writable, int ranks):
         buffer, counts, displacements, types = spec
     else:
         raise ValueError("message: expecting 2 to 4 items")
-    if buffer is None or buffer is MPI.BOTTOM:
+    if buffer is None or buffer is BOTTOM:
         if counts is None:
             raise ValueError("message: BOTTOM requires counts")
         if displacements is None:
             raise ValueError("message: BOTTOM requires displs")
-    whole = locate(buffer, MPI.BYTE, writable)
+    if plain_array(buffer, writable, &plain):
+        result.owner = buffer
+        result.base = plain.address
+    else:
+        whole = locate(buffer, BYTE, writable)
+        result.owner = whole
+        result.base = whole.base
     if counts is None and displacements is None:
         for i in range(ranks):
             result.counts[i] = 1
@@ -207,25 +218,21 @@ cdef Blocks parse_vector_w(object spec, bint writable, int ranks):
         read_integers(displacements, ranks, result.displacements)
     if len(types) != ranks:
         raise ValueError(f"expecting {ranks} items, got {len(types)}")
-    result.owner = whole
-    result.base = whole.base
     result.datatypes = []
     result.contiguous = True
     for i in range(ranks):
         datatype = types[i]
-        if not isinstance(datatype, MPI.Datatype):
-            raise TypeError(f"Cannot convert {type(datatype).__name__} to mpi4py.MPI.Datatype")
-        layout = layout_of_type(datatype)
+        if i == 0 or datatype is not known:
+            if not isinstance(datatype, Datatype):
+                raise TypeError(f"Cannot convert {type(datatype).__name__} to mpi4py.MPI.Datatype")
+            layout = layout_of_type(datatype)
+            known = datatype
         result.datatypes.append(datatype)
         result.contiguous = result.contiguous and layout.contiguous
         result.block[i].address = result.base + result.displacements[i]
         result.block[i].nbytes = <size_t> result.counts[i] * <size_t> layout.size
         result.total += result.block[i].nbytes
     return result
-
-
-cdef inline bint is_plain_type(kind):
-    return isinstance(kind, MPI.Datatype) and code_of_type(kind) >= 0
 
 
 cdef bint is_integer(value):

@@ -29,6 +29,9 @@ from mpi4py import MPI
 
 cnp.import_array()
 
+# Looked up once: an attribute of a module costs as much as the copy of a short message.
+cdef object Datatype = MPI.Datatype
+cdef object BOTTOM = MPI.BOTTOM
 cdef object IN_PLACE = MPI.IN_PLACE
 # ``[IN_PLACE, count, type]`` comes to this address: in place too, since only the address counts.
 cdef char *IN_PLACE_ADDRESS = <char *> <Py_ssize_t> int(MPI.IN_PLACE)
@@ -186,7 +189,7 @@ cdef bint _has_other_protocol(source):
 
 
 cdef object _datatype(object kind):
-    if isinstance(kind, MPI.Datatype):
+    if isinstance(kind, Datatype):
         return kind
     try:
         return MPI._typedict[kind]
@@ -206,14 +209,17 @@ cdef object _datatype_of_format(bytes text):
 
 
 cdef _is_type(kind):
-    return isinstance(kind, (MPI.Datatype, str))
+    return isinstance(kind, Datatype) or isinstance(kind, str)
+
+
+# One count and its displacement come as any sequence, counts and displacements as a tuple.
+cdef inline bint is_pair(object count, bint vector):
+    return isinstance(count, tuple) or not vector and isinstance(count, list)
 
 
 cdef tuple split(object spec, bint vector):
     """(buffer, count, displacement, type) of a buffer argument, None for what is not given."""
     cdef object buffer, count = None, displacement = None, kind = None
-    # One count and its displacement come as any sequence, counts and displacements as a tuple.
-    cdef tuple pairs = (tuple,) if vector else (list, tuple)
     if PyObject_CheckBuffer(spec):
         buffer = spec
     elif isinstance(spec, (list, tuple)):
@@ -221,11 +227,11 @@ cdef tuple split(object spec, bint vector):
             buffer, count = spec
             if _is_type(count):
                 count, kind = None, count
-            elif isinstance(count, pairs):
+            elif is_pair(count, vector):
                 count, displacement = count
         elif len(spec) == 3:
             buffer, count, kind = spec
-            if isinstance(count, pairs):
+            if is_pair(count, vector):
                 count, displacement = count
         elif len(spec) == 4:
             buffer, count, displacement, kind = spec
@@ -245,7 +251,7 @@ cdef Specification locate(object buffer, object kind, bint writable):
     result.base = NULL
     result.length = 0
     result.message.numpy_type = -1
-    if buffer is None or buffer is MPI.BOTTOM:
+    if buffer is None or buffer is BOTTOM:
         result.datatype = _datatype(kind)
     else:
         memory = _Memory(buffer, writable, kind is None)
