@@ -217,6 +217,7 @@ def mapped() -> int:
         return sum("smcoll-heap" in line for line in maps)
 
 
+@pytest.mark.staged("heaps are mapped there already")
 @pytest.mark.one_node
 @pytest.mark.mpi(2)
 def test_heaps_are_mapped_once_for_all_communicators_and_unmapped_with_the_last(comm_world):
@@ -233,6 +234,15 @@ def test_heaps_are_mapped_once_for_all_communicators_and_unmapped_with_the_last(
     gc.collect()
     assert mapped() == own
     assert smcoll.is_shared(array) and not array.any()
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
+def test_calls_of_objects_are_counted_where_heaps_are_shared(comm_world):
+    with smcoll.Comm(comm_world, chosen.config(**EVERYTHING_DIRECT)) as comm:
+        assert comm.allreduce(comm.rank) == 1
+        calls = {row["collective"]: row["calls"] for row in comm.stats()}
+        assert calls["allreduce_objects"] == 1, calls
 
 
 @pytest.mark.staged(PRIVATE)
@@ -252,6 +262,7 @@ def test_where_one_rank_has_no_heap_all_stage(comm_world, monkeypatch, capfd):
         assert "no shared heaps" in capfd.readouterr().err
 
 
+@pytest.mark.staged("heaps are mapped there already")
 @pytest.mark.one_node
 @pytest.mark.mpi(2, 3)
 def test_heaps_that_one_rank_cannot_map_are_given_back_by_all(comm_world, monkeypatch):

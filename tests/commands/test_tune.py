@@ -260,6 +260,7 @@ def with_heaps(**errors):
     return {"tables": [*known["tables"], heap]}
 
 
+@pytest.mark.staged("from one byte on heaps are used there")
 def test_what_was_measured_with_heaps_decides_where_ranks_share_heaps(write):
     config = Config(table=str(write(**with_heaps())), internals={"heap_threshold": 32 << 10})
     private, shared = (tables.for_ranks(config, 2, False, heaps) for heaps in (False, True))
