@@ -1,6 +1,7 @@
 """The table of the collectives' algorithms: one line each. Imports nothing of this package.
 
 A new algorithm is a function ``cdef api int f(Call *)`` in a file of ``coll/``, and a line here.
+(``api``, or declared in the file's ``.pxd``: then Cython exports it, too.)
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ from smcoll.segment cimport Layout, Line, Published, bank_field, published
 from smcoll.sync.team cimport AGAIN, DONE, FAILED_MISMATCH, BankCursor, Team
 from smcoll.sync.waiting cimport wait_flag
 
-cdef int init_team(Team *team, uint64_t start) noexcept nogil
+cdef void init_team(Team *team, uint64_t start) noexcept nogil
 cdef void begin_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil
-cdef void begin_mpi_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil
+cdef void publish_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil
 cdef void use_segments(Team *team, int segments) noexcept nogil
-cdef int acquire_slot(Team *team, const BankCursor *cursor) noexcept nogil
+cdef int prove_bank(Team *team, const BankCursor *cursor) noexcept nogil
 cdef int acquire_slot_waiting(Team *team, const BankCursor *cursor) noexcept nogil
 cdef int barrier_all_read(Team *team) noexcept nogil
 cdef int barrier_dissemination(Team *team) noexcept nogil
@@ -57,7 +57,8 @@ cdef inline int arrived_with_length(Team *team, const Line *line, uint64_t value
     return checked(team, same_kind_of_call(team, line), rank)
 
 
-# Blocking forms, for straight code.
+# Blocking forms, for straight code. wait_flag polls, yields, sleeps; what it stores is not read by
+# any algorithm.
 cdef inline int wait_line(Team *team, const Line *line, uint64_t value, int rank) noexcept nogil:
     cdef int status = wait_line_with_length(team, line, value, rank)
     return checked(team, line.nbytes == team.nbytes, rank) if status == DONE else status
@@ -75,13 +76,13 @@ cdef inline int wait_line_with_length(Team *team, const Line *line, uint64_t val
 
 # Say in our own line: which call this is, then, with release, that `value` is reached. What the
 # line held before has no reader left (docs/protocol.md, rule 11: the callers prove it).
-cdef inline void publish(const Team *team, Line *line, uint64_t value) noexcept nogil:
-    publish_length(team, line, value, team.nbytes)
+cdef inline void post_line(const Team *team, Line *line, uint64_t value) noexcept nogil:
+    post_line_length(team, line, value, team.nbytes)
 
 
 # The same with a length that is this rank's own.
-cdef inline void publish_length(const Team *team, Line *line, uint64_t value,
-                                uint64_t nbytes) noexcept nogil:
+cdef inline void post_line_length(const Team *team, Line *line, uint64_t value,
+                                  uint64_t nbytes) noexcept nogil:
     line.mark = team.mark
     line.signature = team.signature
     line.nbytes = nbytes
@@ -105,6 +106,16 @@ cdef inline uint64_t take_inline_slot(Team *team, BankCursor *slot) noexcept nog
     team.rooted += 1
     advance_cursor(&team.layout, &team.inline_slots)
     return team.rooted
+
+
+# Before writing into the slot under `cursor`: is everybody through with what lay there? Once a rank
+# has seen that for a bank, it uses the bank's slots in order without further checks (GS section 3).
+# DONE, or AGAIN with the rank that isn't. Only writers need the proof: a rank that merely reads
+# from the bank never waits here.
+cdef inline int acquire_slot(Team *team, const BankCursor *cursor) noexcept nogil:
+    if team.proven[cursor.kind][cursor.bank] == cursor.pass_:
+        return DONE
+    return prove_bank(team, cursor)
 
 
 cdef inline void release_bank(Team *team, const BankCursor *cursor) noexcept nogil:

@@ -35,7 +35,7 @@ from smcoll.segment cimport (
 from smcoll.sync.team cimport AGAIN, DONE, BankCursor, Team, next_rank
 from smcoll.sync.waiting cimport init_waiting, wait_awaited, wake_who_sleeps
 
-cdef int init_team(Team *team, uint64_t start) noexcept nogil:
+cdef void init_team(Team *team, uint64_t start) noexcept nogil:
     """Start all counters at ``start`` and our own shared words with them.
 
     Before any peer may read them: the caller's agreement comes after this.
@@ -71,10 +71,10 @@ cdef int init_team(Team *team, uint64_t start) noexcept nogil:
         entry = (<Published *> (rank_range(layout, team.base, team.rank) + layout.ring)) + i
         store_release(&entry.call, start)
     store_release(&team.status.current_call, start)
-    return DONE
 
 
-cdef inline void publish_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil:
+cdef void publish_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil:
+    """The next call: its number, and what it is, for whoever waits for us in vain."""
     cdef Published *entry
     cdef uint64_t history = team.next_history
     team.call += 1
@@ -103,14 +103,9 @@ cdef inline void publish_call(Team *team, uint64_t signature, uint64_t nbytes) n
 
 
 cdef void begin_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil:
-    """The next call: its number, and what it is, published for whoever waits for us."""
+    """The same, and who sleeps in a long wait looks: what it waits for may come in this call."""
     publish_call(team, signature, nbytes)
     wake_who_sleeps(team)
-
-
-cdef void begin_mpi_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil:
-    """The same for a call that MPI carries out."""
-    publish_call(team, signature, nbytes)
 
 
 cdef void use_segments(Team *team, int segments) noexcept nogil:
@@ -127,18 +122,11 @@ cdef void use_segments(Team *team, int segments) noexcept nogil:
         advance_cursor(&team.layout, cursor)
 
 
-cdef int acquire_slot(Team *team, const BankCursor *cursor) noexcept nogil:
-    """Before writing into the slot under ``cursor``: complete the bank's nonblocking barrier.
-
-    Once a rank has seen everybody through a bank's last round, it uses the bank's slots in order
-    without further checks (GS section 3). DONE, or AGAIN with the rank that is still in that round.
-    Only writers need the proof: a rank that merely reads from the bank never waits here.
-    """
+cdef int prove_bank(Team *team, const BankCursor *cursor) noexcept nogil:
+    """Complete a bank's nonblocking barrier: DONE, or AGAIN with a rank still in its last round."""
     cdef Layout *layout = &team.layout
     cdef const uint64_t *field
     cdef int i, rank
-    if team.proven[cursor.kind][cursor.bank] == cursor.pass_:
-        return DONE
     for i in range(1, team.size):
         rank = next_rank(team, i)
         field = bank_field(layout, team.base, rank, cursor.kind, cursor.bank)
@@ -174,7 +162,7 @@ cdef int barrier_all_read(Team *team) noexcept nogil:
     cdef int parity, i, rank, status
     team.exchanges += 1
     parity = <int> (team.exchanges & 1)
-    publish(team, exchange_line(layout, team.base, team.rank, parity), team.exchanges)
+    post_line(team, exchange_line(layout, team.base, team.rank, parity), team.exchanges)
     for i in range(1, team.size):
         rank = next_rank(team, i)
         status = wait_line(team, exchange_line(layout, team.base, rank, parity), team.exchanges,
@@ -199,7 +187,7 @@ cdef int barrier_dissemination(Team *team) noexcept nogil:
         # One flag serves all steps: whoever waits for step s also takes a later one for it. The
         # rest of the line is written once: readers of an earlier step may be comparing it.
         if step == 1:
-            publish(team, own, base + step)
+            post_line(team, own, base + step)
         else:
             store_release(&own.flag, base + step)
         source = team.rank - distance

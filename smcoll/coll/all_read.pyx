@@ -1,6 +1,6 @@
 """All-read Allreduce: every rank reads everybody's vector and reduces all of them itself."""
 
-from smcoll.barrier cimport publish, wait_line
+from smcoll.barrier cimport post_line, wait_line
 from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.coll.pipeline cimport (
     STEP_IN, Call, Section, complete, copy_in, heard_all, plan_call, reduce_from, region,
@@ -42,7 +42,7 @@ cdef int allreduce_all_read_inline(Call *call) noexcept nogil:
     parity = <int> (team.exchanges & 1)
     line = exchange_line(&team.layout, team.base, team.rank, parity)
     copy_bytes(line.payload, call.send, call.nbytes)
-    publish(team, line, team.exchanges)
+    post_line(team, line, team.exchanges)
     # The user's operand, not its copy in our line: to load what was just stored waits until the
     # store has got its cache line back from the rank that read it last.
     call.sources[team.rank] = call.send

@@ -5,7 +5,7 @@ a rank really sends stands in its flag line; more than the receiver has room for
 there, less leaves the rest untouched.
 """
 
-from smcoll.barrier cimport publish_length, wait_line_with_length
+from smcoll.barrier cimport post_line_length, wait_line_with_length
 from smcoll.base.atomics cimport load_relaxed
 from smcoll.coll.pipeline cimport (
     Section, complete, heard_length, plan_call, post_length, region, writable,
@@ -37,7 +37,7 @@ cdef int allgather_direct_inline(Call *call) noexcept nogil:
     line = exchange_line(&team.layout, team.base, team.rank, parity)
     # A block beyond the agreed longest is truncated by everybody: its first bytes will do.
     pack_next(&blocks.send, line.payload, min(blocks.send_bytes, blocks.longest))
-    publish_length(team, line, team.exchanges, blocks.send_bytes)
+    post_line_length(team, line, team.exchanges, blocks.send_bytes)
     if not blocks.in_place:
         unpack_next(&blocks.recv[team.rank], line.payload,
                     room_for(blocks, team.rank, blocks.send_bytes))

@@ -1,9 +1,8 @@
 """Broadcast by a scatter and an allgather. Along trees: ``tree``."""
 
 from smcoll.coll.pipeline cimport (
-    Call, Section, complete, deliver, heard, offer, plan_call, post, put, region, writable,
+    Call, Section, complete, cut, deliver, heard, offer, plan_call, post, put, region, writable,
 )
-from smcoll.coll.tiled cimport cut
 from smcoll.sync.team cimport DONE, next_rank
 
 cdef enum:

@@ -15,7 +15,7 @@ result there: so operand and result may be the same memory.
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
-from smcoll.barrier cimport acquire_slot_waiting, advance_cursor, publish, release_slot, wait_line
+from smcoll.barrier cimport acquire_slot_waiting, advance_cursor, post_line, release_slot, wait_line
 from smcoll.base.kernels cimport copy_result, reduce_operands, strip_bytes
 from smcoll.coll.allgather cimport (
     Gathering, pack_block, same_call, stream_results, unpack_block,
@@ -26,12 +26,10 @@ from smcoll.coll.peer_buffers cimport (
     still_in_the_call,
 )
 from smcoll.coll.pipeline cimport (
-    SECTION_STEPS, STEP_IN, Call, Plan, Section, complete, heard, heard_all, plan_call, post,
-    reduce_into, region, writable,
+    SECTION_STEPS, STEP_IN, STEP_RESULT, Call, Plan, Section, complete, heard, heard_all, plan_call,
+    post, reduce_into, region, tile, writable,
 )
-from smcoll.coll.tiled cimport (
-    STEP_RESULT, allreduce_tiled, copy_in_others, copy_out_others, reduce_tiled, tile,
-)
+from smcoll.coll.tiled cimport allreduce_tiled, copy_in_others, copy_out_others, reduce_tiled
 from smcoll.coll.tree cimport bcast_fan_out, reduce_fan_in
 from smcoll.datatype.convertor cimport Convertor, copy_message, unpack_next
 from smcoll.memory.heap cimport STAGED
@@ -275,7 +273,7 @@ cdef api int bcast_shared_heap(Call *call) noexcept nogil:
             return status
         offset = own_offset(team, call.send, call.nbytes)
         memcpy(line.payload, &offset, sizeof(offset))
-        publish(team, line, tick + BCAST_PLACE)
+        post_line(team, line, tick + BCAST_PLACE)
         if offset != STAGED:
             status = all_have_read(team, &slot, tick)
     else:
@@ -304,8 +302,8 @@ cdef int copy_from_root(Call *call, const BankCursor *slot, uint64_t offset,
     if status == DONE:
         status = acquire_slot_waiting(team, slot)
     if status == DONE:
-        publish(team, segment_line(&team.layout, team.base, team.rank, slot.bank, slot.slot),
-                tick + BCAST_READ)
+        post_line(team, segment_line(&team.layout, team.base, team.rank, slot.bank, slot.slot),
+                  tick + BCAST_READ)
     return status
 
 

@@ -6,7 +6,7 @@ two is the owner's business (protocol rule 3).
 
 from libc.string cimport memcpy
 
-from smcoll.barrier cimport barrier_all_read, publish_length, wait_line, wait_line_with_length
+from smcoll.barrier cimport barrier_all_read, post_line_length, wait_line, wait_line_with_length
 from smcoll.base.atomics cimport fence_acquire, load_acquire, load_relaxed
 from smcoll.memory.heap cimport STAGED, heap_address, heap_offset
 from smcoll.segment cimport exchange_line, status_of
@@ -40,7 +40,7 @@ cdef Line *publish_buffers(Team *team, const PeerBuffers *buffers, size_t nbytes
     team.exchanges += 1
     line = exchange_line(&team.layout, team.base, team.rank, <int> (team.exchanges & 1))
     memcpy(line.payload, buffers, sizeof(PeerBuffers))
-    publish_length(team, line, team.exchanges, nbytes)
+    post_line_length(team, line, team.exchanges, nbytes)
     return line
 
 

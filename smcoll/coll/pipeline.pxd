@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t, uint64_t
 
-from smcoll.barrier cimport acquire_slot, arrived, arrived_with_length, publish_length
+from smcoll.barrier cimport acquire_slot, arrived, arrived_with_length, post_line_length
 from smcoll.base.atomics cimport load_relaxed, monotonic_ns, store_release
 from smcoll.base.kernels cimport (
     Operation, copy_result, copy_stored, reduce_and_copy, reduce_operands, reduce_stored,
@@ -18,6 +18,8 @@ cdef enum:
     SECTION_STEPS = 64         # flag values that one section may use; the last one says "read"
     STEP_READ = 63
     STEP_IN = 1                # our vector, or what others need of it, is in our region
+    STEP_RESULT = 2            # the result, or our slice of it, is in our region
+    CACHE_LINE = 64            # slices are cut at cache lines
 
 
 # A section: the piece of the user's vector that goes through one segment.
@@ -49,8 +51,8 @@ cdef struct Call
 ctypedef int (*run_function)(Call *) noexcept nogil
 
 
-# What an algorithm is: its line of algorithms.TABLE, which names the file. A function is named
-# <collective>_<algorithm>, the form for the flag lines <collective>_<algorithm>_inline.
+# What an algorithm is: its line of algorithms.TABLE, which names file and functions. Those of
+# `tree` are both: they look at call.in_lines.
 cdef struct Functions:
     run_function run           # through the data regions; NULL: it has no such form
     run_function run_inline    # in the flag lines
@@ -103,7 +105,8 @@ cdef struct Call:
     Neighbours down            # ours in the tree that spreads the result
     Holders holders            # who has the tiles of the result
     bint streaming             # the result is too large for the caches
-    StoreClass *chosen         # the choice of stores for what others read; NULL: none
+    # Which stores for what others read is the faster choice: no matter of the protocol. NULL: none.
+    StoreClass *chosen
     uint64_t sections_before   # of earlier calls with that choice
     size_t section_bytes       # of all sections but the last
     size_t extent              # bytes of a region that a section may use
@@ -111,7 +114,7 @@ cdef struct Call:
     uint64_t tick
     int phases
     int (*phase[MAX_PHASES])(Call *, Section *) noexcept nogil
-    bint single_segment        # all sections in one segment, a handshake between them
+    bint single_segment        # all sections in one segment, a handshake between them (pairwise)
     int stride                 # turns between the starts of two sections
     Section in_flight[MAX_PHASES]
     uint64_t opened
@@ -122,6 +125,7 @@ cdef struct Call:
 cdef void plan_call(Call *call, int phases, size_t section_bytes,
                     bint one_segment_form) noexcept nogil
 cdef int advance(Call *call) noexcept nogil
+# Runs the phases of all sections, as far as flags allow, and waits in between.
 cdef int complete(Call *call) noexcept nogil
 
 
@@ -151,7 +155,7 @@ cdef inline void post_length(Call *call, Section *section, int step,
         # comparing the rest of the line just now; it says what they want already.
         store_release(&line.flag, section.tick + step)
     else:
-        publish_length(team, line, section.tick + step, nbytes)
+        post_line_length(team, line, section.tick + step, nbytes)
     section.published = True
 
 
@@ -206,6 +210,20 @@ cdef inline char *half_of_region(Call *call, Section *section, int rank, int hal
     return region(call, section, rank) + <size_t> (half & 1) * (call.extent // 2)
 
 
+# Where part `part` of `parts` of a vector begins, in bytes; `part` = parts: its end. An element
+# whose size does not divide a line is not cut.
+cdef inline size_t cut(size_t nbytes, size_t element_size, int parts, int part) noexcept nogil:
+    cdef size_t unit = CACHE_LINE if CACHE_LINE % element_size == 0 else element_size
+    cdef size_t units = (nbytes + unit - 1) // unit
+    cdef size_t at = units * <size_t> part // <size_t> parts * unit
+    return at if at < nbytes else nbytes
+
+
+# Where `rank`'s slice of a section begins, in bytes; `rank` = ranks: the end of the last one.
+cdef inline size_t tile(Call *call, Section *section, int rank) noexcept nogil:
+    return cut(section.nbytes, call.element_size, call.team.size, rank)
+
+
 # The kind of stores for our part of this section, the same for all that we put there.
 cdef inline int stores_for(Call *call, Section *section) noexcept nogil:
     cdef Team *team = call.team
@@ -228,7 +246,8 @@ cdef inline void end_storing(Section *section, int64_t began, size_t nbytes) noe
         section.stored += nbytes
 
 
-# Copy into our region, for others to read.
+# Copy into our region, for others to read. The kind of stores only decides how fast that is: with
+# each of them the bytes are complete, and ordered before a `post` that follows (rule 14).
 cdef inline void put(Call *call, Section *section, char *to, const void *source,
                      size_t nbytes) noexcept nogil:
     cdef int stores = stores_for(call, section)
@@ -278,7 +297,7 @@ cdef inline void combine(Call *call, Section *section, char *to, const char *lef
     reduce_operands_into(call, section, to + at, operands, 2, (end - begin) * call.element_size)
 
 
-# Reduce `call.sources` for the user, and copy the result into our region.
+# Reduce `call.sources` for the user, and copy the result into our region, strip by strip.
 cdef inline void reduce_for_all(Call *call, Section *section, char *out, char *to, int count,
                                 size_t nbytes) noexcept nogil:
     cdef int stores = stores_for(call, section)

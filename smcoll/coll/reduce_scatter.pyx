@@ -5,7 +5,7 @@ section holds one piece of each rank's block, so that all ranks have work in eve
 Operands are combined in rank order.
 """
 
-from smcoll.barrier cimport publish, wait_line
+from smcoll.barrier cimport post_line, wait_line
 from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.coll.pipeline cimport (
     STEP_IN, Section, complete, heard_all, occupy, plan_call, post, put, reduce_from, region,
@@ -30,7 +30,7 @@ cdef int reduce_scatter_direct_inline(Call *call) noexcept nogil:
     parity = <int> (team.exchanges & 1)
     line = exchange_line(&team.layout, team.base, team.rank, parity)
     copy_bytes(line.payload, call.send, blocks.begin[team.size])
-    publish(team, line, team.exchanges)
+    post_line(team, line, team.exchanges)
     call.sources[team.rank] = call.send + begin
     if blocks.in_place:
         # There the result may overlap the own block in part, which kernels do not allow.

@@ -10,7 +10,9 @@ lower ranks run ahead, and who has a turn finds several calls, or sections, to g
 
 from libc.stdint cimport uint64_t
 
-from smcoll.barrier cimport acquire_slot_waiting, publish, release_slot, take_inline_slot, wait_line
+from smcoll.barrier cimport (
+    acquire_slot_waiting, post_line, release_slot, take_inline_slot, wait_line,
+)
 from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.coll.pipeline cimport (
     STEP_IN, Section, complete, heard, offer, plan_call, post, put, reduce_for_all, reduce_from,
@@ -36,7 +38,7 @@ cdef int scan_direct_inline(Call *call) noexcept nogil:
             return status
         line = rooted_line(&team.layout, team.base, team.rank, slot.bank, slot.slot)
         copy_bytes(line.payload, call.send, call.nbytes)
-        publish(team, line, value)
+        post_line(team, line, value)
     for rank in range(team.rank):
         line = rooted_line(&team.layout, team.base, rank, slot.bank, slot.slot)
         status = wait_line(team, line, value, rank)
@@ -72,7 +74,7 @@ cdef int scan_chain_inline(Call *call) noexcept nogil:
         line = rooted_line(&team.layout, team.base, team.rank, slot.bank, slot.slot)
         prefix = line.payload
         reduce_onto(call.operation, prefix, before, call.send, call.nbytes, call.elements)
-        publish(team, line, value)
+        post_line(team, line, value)
     take_result(call.operation, call.recv, before, prefix, call.send, call.nbytes, call.elements,
                 call.exclusive)
     release_slot(team, &slot)

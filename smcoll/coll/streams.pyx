@@ -33,7 +33,7 @@ call has the same message, and which therefore reads it.
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
-from smcoll.barrier cimport publish_length, same_kind_of_call
+from smcoll.barrier cimport post_line_length, same_kind_of_call
 from smcoll.base.atomics cimport (
     load_acquire, load_relaxed, monotonic_ns, reached, store_relaxed, store_release,
 )
@@ -198,7 +198,7 @@ cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
             stream.sent += 1
             message.cell = stream.sent
             message.begun = True
-            publish_length(team, line, stream.sent, message.nbytes)
+            post_line_length(team, line, stream.sent, message.nbytes)
             return AGAIN
         if place != line.payload:
             if message.chosen != NULL:
@@ -214,7 +214,7 @@ cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
         if sampled:
             add_store_sample(message.chosen, stores, monotonic_ns() - began, piece)
         stream.sent += 1
-        publish_length(team, line, stream.sent, message.nbytes)
+        post_line_length(team, line, stream.sent, message.nbytes)
         message.done += piece
         if message.done == message.nbytes:
             return DONE

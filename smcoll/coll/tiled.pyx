@@ -7,8 +7,9 @@ from different ones.
 
 from smcoll.base.kernels cimport reduce_operands, strip_bytes
 from smcoll.coll.pipeline cimport (
-    STEP_IN, complete, deliver, heard, heard_all, plan_call, post, put, reduce_for_all, reduce_from,
-    reduce_into, reduce_operands_into, region, stores_of_others, writable,
+    STEP_IN, STEP_RESULT, complete, cut, deliver, heard, heard_all, plan_call, post, put,
+    reduce_for_all, reduce_from, reduce_into, reduce_operands_into, region, stores_of_others, tile,
+    writable,
 )
 from smcoll.sync.team cimport DONE, next_rank
 

@@ -23,10 +23,9 @@ caches. Tiles are cut at cache lines, so no line has two writers.
 """
 
 from smcoll.coll.pipeline cimport (
-    STEP_IN, complete, deliver, heard, plan_call, post, put, reduce_into, reduce_operands_into,
+    STEP_IN, complete, cut, deliver, heard, plan_call, post, put, reduce_into, reduce_operands_into,
     region, writable,
 )
-from smcoll.coll.tiled cimport cut
 from smcoll.sync.domains cimport index_in_domain, members_of, n_ary_tree_of_domains
 from smcoll.sync.team cimport DONE
 

@@ -2,7 +2,6 @@ from smcoll.coll.pipeline cimport Call, Section
 
 cdef enum:
     STEP_PARTIAL = 1           # the sender's subtree is reduced in its region
-    STEP_RESULT = 2            # the result is
 
 
 cdef int bcast_fan_out(Call *call) noexcept nogil

@@ -20,13 +20,13 @@ has read that already.
 from libc.stdint cimport uint64_t
 
 from smcoll.barrier cimport (
-    acquire_slot_waiting, advance_cursor, publish, release_slot, take_inline_slot, wait_line,
+    acquire_slot_waiting, advance_cursor, post_line, release_slot, take_inline_slot, wait_line,
 )
 from smcoll.base.atomics cimport store_release
 from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.coll.pipeline cimport (
-    complete, deliver, heard, offer, plan_call, post, put, reduce_from, reduce_into, region,
-    stores_of, writable,
+    STEP_RESULT, complete, deliver, heard, offer, plan_call, post, put, reduce_from, reduce_into,
+    region, stores_of, writable,
 )
 from smcoll.segment cimport Line, rooted_line, segment_line
 from smcoll.sync.domains cimport Neighbours, n_ary_tree, one_stage_tree, two_stage_tree
@@ -166,7 +166,7 @@ cdef int broadcast_inline(Call *call) noexcept nogil:
         # The root's data lie in `recv`, too: a Bcast has one buffer, an Allreduce has reduced into
         # it.
         copy_bytes(own.payload, call.recv, call.nbytes)
-        publish(team, own, value)
+        post_line(team, own, value)
     release_slot(team, &slot)
     return DONE
 
@@ -268,7 +268,7 @@ cdef int reduce_inline(Call *call) noexcept nogil:
     if call.up.count == 0:
         copy_bytes(out, call.send, call.nbytes)
     if call.up.parent >= 0:
-        publish(team, own, value)
+        post_line(team, own, value)
     release_slot(team, &slot)
     return DONE
 
@@ -335,7 +335,7 @@ cdef int up_and_down(Call *call) noexcept nogil:
         if status != DONE:
             return status
     if call.up.parent >= 0:
-        publish(team, own, arrived)
+        post_line(team, own, arrived)
         status = wait_line(team, segment_line(&team.layout, team.base, call.down.parent, slot.bank,
                                               slot.slot), released, call.down.parent)
         if status != DONE:
@@ -343,6 +343,6 @@ cdef int up_and_down(Call *call) noexcept nogil:
         # The parent may be comparing the rest of the line just now.
         store_release(&own.flag, released)
     else:
-        publish(team, own, released)
+        post_line(team, own, released)
     release_slot(team, &slot)
     return DONE

@@ -269,6 +269,9 @@ class Comm(IntracommCreation, Collectives, MPI.Intracomm):
     context of its own. The segment is made at the first collective (``eager``: now), with rank 0's
     settings. ``Free()``, or the end of a ``with`` block, frees the segment too. Communicators made
     from it are smcoll's too, with its settings.
+
+    Its methods stand in ``movement`` (Bcast to Alltoallw), ``reductions``, ``objects`` (the
+    lower-case ones) and ``creation``.
     """
 
     __slots__ = ("_state",)

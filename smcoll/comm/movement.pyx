@@ -45,7 +45,7 @@ class Movement:
     __slots__ = ()
 
     def Bcast(self, buf, int root=0):
-        """Broadcast ``buf`` from ``root`` (GS 3.3: a fan-out tree).
+        """Broadcast ``buf`` from ``root`` (GS 3.3: a fan-out tree, ``coll/tree.pyx``).
 
         Any buffer argument that mpi4py takes; the bytes of the type signature must agree.
         """

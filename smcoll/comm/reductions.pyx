@@ -49,7 +49,8 @@ cdef inline bint known(int op_code, Message *message) noexcept:
     return op_code != NO_OP and _known_pair[op_code][message.numpy_type]
 
 
-# Send and receive arrays of the common case, in `send` and `recv`.
+# Send and receive arrays of the common case, in `send` and `recv`. The first call of an operation
+# and a type is not common: have_kernel looks at it.
 cdef inline bint plain_pair(sendbuf, recvbuf, int op_code, Message *send, Message *recv):
     if not plain_array(recvbuf, True, recv) or not known(op_code, recv):
         return False
@@ -102,7 +103,8 @@ class Reductions:
     def Allreduce(self, sendbuf, recvbuf, op=MPI.SUM):
         """Reduce to all ranks, bitwise the same result on each.
 
-        By size: all-read exchange, tiled reduction; GS 3.1's algorithms by name.
+        By size: all-read exchange (``coll/all_read.pyx``), tiled reduction (``coll/tiled.pyx``);
+        GS 3.1's algorithms by name.
         """
         cdef Engine engine = engine_of(self)
         cdef Message send, recv

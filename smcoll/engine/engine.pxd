@@ -1,7 +1,7 @@
 from libc.stdint cimport uint64_t
 
 from smcoll.base.kernels cimport Operation, reduction_kernel
-from smcoll.base.signature cimport COLLECTIVES, NO_OPERATION, NO_TYPE, pack_signature
+from smcoll.base.signature cimport NO_OPERATION, NO_TYPE, pack_signature
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.pipeline cimport Call, Plan
@@ -9,7 +9,7 @@ from smcoll.coll.reduce_scatter cimport Partition
 from smcoll.coll.routes cimport ROUTE_CLASSES, Detour
 from smcoll.engine.member cimport Member
 from smcoll.engine.plans cimport Plans
-from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI, Reservation
+from smcoll.engine.reservation cimport Reservation
 from smcoll.engine.statistics cimport Statistics
 from smcoll.sync.domains cimport Domains
 
@@ -60,7 +60,8 @@ cdef class Engine:
     cdef bint sends_blocks(self, const Plan *plan, size_t longest) noexcept nogil
     cdef int exchange_blocks(self, Gathering *blocks) except -1
     cdef void fill_call(self, Call *call, const char *send, char *recv, size_t elements,
-                        size_t unit, const Operation *operation, int root) noexcept nogil
+                        size_t unit, const Operation *operation, int root,
+                        bint holds_gil=*) noexcept nogil
     cdef reduction_kernel kernel_of(self, int op, int element_type) noexcept nogil
 
 

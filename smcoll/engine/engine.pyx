@@ -44,7 +44,10 @@ cdef class Engine:
 
     cdef int carry_out(self, int collective, uint64_t signature, Call *call,
                        const Plan *plan, void *details) except -1 nogil:
-        """One collective on raw memory: CARRIED_OUT, or USE_MPI where all ranks agree on that."""
+        """One collective on raw memory: CARRIED_OUT, or USE_MPI where all ranks agree on that.
+
+        On one node: ``NodeEngine``'s.
+        """
         with gil:
             raise NotImplementedError
 
@@ -83,8 +86,7 @@ cdef class Engine:
     cdef int bcast_(self, int collective, char *buffer, size_t nbytes, int root, const Plan *plan,
                     bint holds_gil) except -1 nogil:
         cdef Call call
-        self.fill_call(&call, buffer, buffer, nbytes, 1, NULL, root)
-        call.holds_gil = holds_gil
+        self.fill_call(&call, buffer, buffer, nbytes, 1, NULL, root, holds_gil)
         return self.carry_out(collective,
                               signature_of(collective, NO_OPERATION, NO_TYPE, plan, root),
                               &call, plan, NULL)
@@ -96,8 +98,8 @@ cdef class Engine:
         cdef Operation operation
         cdef Call call
         operation.kernel = self.kernel_of(op, element_type)
-        self.fill_call(&call, send, recv, elements, element_size(element_type), &operation, root)
-        call.holds_gil = holds_gil
+        self.fill_call(&call, send, recv, elements, element_size(element_type), &operation, root,
+                       holds_gil)
         return self.carry_out(collective, signature_of(collective, op, element_type, plan, root),
                               &call, plan, NULL)
 
@@ -111,8 +113,8 @@ cdef class Engine:
         if not self.holds(plan, unit):
             return USE_MPI
         operation.kernel = self.kernel_of(op, element_type)
-        self.fill_call(&call, send, recv, blocks.begin[self.size] // unit, unit, &operation, 0)
-        call.holds_gil = holds_gil
+        self.fill_call(&call, send, recv, blocks.begin[self.size] // unit, unit, &operation, 0,
+                       holds_gil)
         return self.carry_out(
             COLLECTIVE_REDUCE_SCATTER,
             signature_of(COLLECTIVE_REDUCE_SCATTER, op, element_type, plan, 0), &call, plan,
@@ -130,8 +132,7 @@ cdef class Engine:
                 if self.exchange_blocks(blocks) == CARRIED_OUT:
                     return CARRIED_OUT
             may_send = False       # the data regions may be there
-        self.fill_call(&call, blocks.send.address, NULL, blocks.longest, 1, NULL, 0)
-        call.holds_gil = holds_gil
+        self.fill_call(&call, blocks.send.address, NULL, blocks.longest, 1, NULL, 0, holds_gil)
         path = self.carry_out(collective,
                               signature_of(collective, NO_OPERATION, NO_TYPE, plan, 0),
                               &call, plan, blocks)
@@ -177,7 +178,8 @@ cdef class Engine:
         return CARRIED_OUT
 
     cdef void fill_call(self, Call *call, const char *send, char *recv, size_t elements,
-                        size_t unit, const Operation *operation, int root) noexcept nogil:
+                        size_t unit, const Operation *operation, int root,
+                        bint holds_gil=True) noexcept nogil:
         call.send = send
         call.recv = recv
         call.elements = elements
@@ -186,7 +188,7 @@ cdef class Engine:
         call.operation = operation
         call.root = root
         call.sources = self.sources
-        call.holds_gil = True
+        call.holds_gil = holds_gil
 
     cdef reduction_kernel kernel_of(self, int op, int element_type) noexcept nogil:
         return reduction_kernel_for(op, element_type, self.instruction_set)

@@ -3,7 +3,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
-from smcoll.barrier cimport begin_mpi_call
+from smcoll.barrier cimport publish_call
 from smcoll.base.atomics cimport monotonic_ns
 from smcoll.base.signature cimport NO_ALGORITHM, pack_signature
 from smcoll.engine.call cimport CallProtocol
@@ -38,8 +38,8 @@ cdef class Fallback:
         tally.nbytes += nbytes
         # What MPI still refuses here (a truncation by this rank itself) the peers carry out: the
         # call has its number.
-        begin_mpi_call(protocol.team,
-                       pack_signature(collective, op, element_type, NO_ALGORITHM, root), nbytes)
+        publish_call(protocol.team,
+                     pack_signature(collective, op, element_type, NO_ALGORITHM, root), nbytes)
         try:
             request = start_call()
         except BaseException:

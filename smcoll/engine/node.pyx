@@ -37,7 +37,11 @@ cdef enum:
 
 
 cdef int run_collective(Call *call, int collective) noexcept nogil:
-    """Run the algorithm of the call's plan: in the flag lines if the data fit them."""
+    """Run the algorithm of the call's plan: in the flag lines if the data fit them.
+
+    A rooted line holds 224 bytes, an exchange line 2 KiB, unless ``Config(internals=...)`` says
+    otherwise. The functions of a plan are named in ``algorithms.TABLE``.
+    """
     call.exclusive = collective == COLLECTIVE_EXSCAN
     call.in_lines = fits_lines(call.team, call.plan.functions, call.nbytes)
     if call.in_lines:
@@ -93,12 +97,14 @@ cdef class NodeEngine(Engine):
                 and not fits_lines(self.team, plan.functions, call.nbytes)):
             with gil:
                 if self.memory.have_data_regions(signature, call.nbytes) == USE_MPI:
-                    return USE_MPI
+                    return USE_MPI     # (a collective step of its own, at the first long call)
         call.team = self.team
         call.plan = plan
         call.details = details
         begins = not self.protocol.is_later_stage
+        # Alone: a lock against other threads, signals, the call's number.
         self.protocol.enter(call.holds_gil)
+        # (Without a Learner quiet_until is the largest number.)
         if self.team.number >= self.plans.quiet_until:
             if begins and self.learner.count(collective, plan, call.nbytes):
                 with gil:
@@ -108,6 +114,7 @@ cdef class NodeEngine(Engine):
         start = started(tally, call.nbytes)
         tally.from_c += self.from_c
         self.team.direct_bytes = 0
+        # Which call this is, for ranks that wait in vain. Algorithms' flags say it once more.
         self.protocol.publish(signature, call.nbytes, call.nbytes)
         status = run_collective(call, collective)
         if arrived != 0:

@@ -40,9 +40,8 @@ cdef class Reservation:
         free(self.streams)
 
     cdef int have_data_regions(self, uint64_t signature, size_t nbytes) except -1:
-        """CARRIED_OUT when the call can go on, USE_MPI when all ranks agree that it can't."""
-        if self.mapping.data_reserved:
-            return CARRIED_OUT
+        """They are not there yet. CARRIED_OUT when the call can go on, USE_MPI when all ranks agree
+        that it can't."""
         if self.data_refused:
             if self.member.config.strict:
                 raise SegmentError("the data regions could not be reserved")

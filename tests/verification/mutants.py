@@ -67,8 +67,8 @@ MUTANTS = (
     Mutant("post_before_copy", "POST_BEFORE_COPY",
            (Edit("smcoll/coll/all_read.pyx",
                  """    copy_bytes(line.payload, call.send, call.nbytes)
-    publish(team, line, team.exchanges)
-""", """    publish(team, line, team.exchanges)
+    post_line(team, line, team.exchanges)
+""", """    post_line(team, line, team.exchanges)
     copy_bytes(line.payload, call.send, call.nbytes)
 """),), SEQUENCES),
     Mutant("one_exchange_slot", "ONE_EXCHANGE_SLOT",
@@ -79,7 +79,7 @@ MUTANTS = (
                  "status = wait_line(team, line, team.exchanges, rank)",
                  "status = wait_line(team, line, team.exchanges - 1, rank)"),), SEQUENCES),
     Mutant("no_bank_barrier", "NO_BANK_BARRIER",
-           (Edit("smcoll/barrier.pyx",
+           (Edit("smcoll/barrier.pxd",
                  "    if team.proven[cursor.kind][cursor.bank] == cursor.pass_:\n",
                  "    if True:\n"),), SEQUENCES),
     Mutant("bank_one_round_early", "BANK_ONE_ROUND_EARLY",
@@ -120,9 +120,9 @@ MUTANTS = (
         if sampled:
             add_store_sample(message.chosen, stores, monotonic_ns() - began, piece)
         stream.sent += 1
-        publish_length(team, line, stream.sent, message.nbytes)
+        post_line_length(team, line, stream.sent, message.nbytes)
 """, """        stream.sent += 1
-        publish_length(team, line, stream.sent, message.nbytes)
+        post_line_length(team, line, stream.sent, message.nbytes)
         pack_next(&message.convertor, place, piece, stores)
 """),), MOVEMENT),
     Mutant("one_cell_too_many", "ONE_CELL_TOO_MANY",

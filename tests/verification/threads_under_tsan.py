@@ -121,7 +121,7 @@ def inside(calls: int, seeds: range) -> int:
 
 
 def short(report: str) -> str:
-    """"data race in publish_length", without paths and Cython's prefixes."""
+    """"data race in post_line_length", without paths and Cython's prefixes."""
     return re.sub(r" \S+ in (?:__pyx_f_(?:\d*smcoll_)?(?:\d+[a-z]+_?)*?_)?", " in ", report)
 
 
