@@ -40,8 +40,10 @@ cdef class Reservation:
         free(self.streams)
 
     cdef int have_data_regions(self, uint64_t signature, size_t nbytes) except -1:
-        """They are not there yet. CARRIED_OUT when the call can go on, USE_MPI when all ranks agree
-        that it can't."""
+        """CARRIED_OUT when the call can go on, USE_MPI when all ranks agree that it can't."""
+        if self.mapping.data_reserved:
+            # By another thread's call, while this one waited for the GIL.
+            return CARRIED_OUT
         if self.data_refused:
             if self.member.config.strict:
                 raise SegmentError("the data regions could not be reserved")

@@ -27,7 +27,7 @@ cdef class Statistics:
                 add_row(rows, collective, name, "shared memory", &self.carried_out[number][i])
             add_row(rows, collective, "MPI's own", "MPI", &self.left_to_mpi[number])
         for title, number in OBJECT_COLLECTIVES.items():
-            # Reductions of objects are an allgather and a fold on each rank.
+            # Reductions of objects are a gather or an allgather, and a fold.
             carrier = title.removesuffix("_objects")
             if carrier not in ("bcast", "gather", "scatter", "alltoall"):
                 carrier = "allgather"
