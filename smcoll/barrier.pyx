@@ -74,7 +74,7 @@ cdef void init_team(Team *team, uint64_t start) noexcept nogil:
 
 
 cdef void publish_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil:
-    """The next call: its number, and what it is, for whoever waits for us in vain."""
+    """Publish the next call's number and what it is. Only ranks that wait in vain read it."""
     cdef Published *entry
     cdef uint64_t history = team.next_history
     team.call += 1
@@ -103,7 +103,7 @@ cdef void publish_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept
 
 
 cdef void begin_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil:
-    """The same, and who sleeps in a long wait looks: what it waits for may come in this call."""
+    """The same, and wake the ranks that sleep in a long wait: they may be waiting for this call."""
     publish_call(team, signature, nbytes)
     wake_who_sleeps(team)
 

@@ -14,8 +14,8 @@ from libc.stdlib cimport calloc, free
 
 from smcoll.base.kernels cimport element_size
 from smcoll.buffers.buffers cimport (
-    IN_PLACE_ADDRESS, Message, Specification, TypeLayout, code_of_type, entries, in_place,
-    layout_of_type, locate, parse, parse_moved, plain_array, split,
+    BOTTOM, IN_PLACE_ADDRESS, Datatype, Message, Specification, TypeLayout, code_of_type, entries,
+    in_place, layout_of_type, locate, parse, parse_moved, plain_array, split,
 )
 from smcoll.datatype.convertor cimport start_convertor
 from smcoll.datatype.datatypes cimport Typemap, typemap_of
@@ -24,9 +24,6 @@ cdef extern from "Python.h":
     object PyNumber_Index(object)
 
 cdef int PROC_NULL = MPI.PROC_NULL
-# Looked up once: an attribute of a module costs as much as the copy of a short message.
-cdef object Datatype = MPI.Datatype
-cdef object BOTTOM = MPI.BOTTOM
 cdef object BYTE = MPI.BYTE
 
 

@@ -34,6 +34,7 @@ cdef class Specification:
     cdef void place(self, Convertor *convertor)
 
 
+cdef object Datatype, BOTTOM           # MPI's
 cdef char *IN_PLACE_ADDRESS
 
 cdef bint in_place(argument) noexcept

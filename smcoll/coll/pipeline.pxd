@@ -19,7 +19,7 @@ cdef enum:
     STEP_READ = 63
     STEP_IN = 1                # our vector, or what others need of it, is in our region
     STEP_RESULT = 2            # the result, or our slice of it, is in our region
-    CACHE_LINE = 64            # slices are cut at cache lines
+    CACHE_LINE = 64            # bytes: slices are cut at cache lines
 
 
 # A section: the piece of the user's vector that goes through one segment.
@@ -105,7 +105,8 @@ cdef struct Call:
     Neighbours down            # ours in the tree that spreads the result
     Holders holders            # who has the tiles of the result
     bint streaming             # the result is too large for the caches
-    # Which stores for what others read is the faster choice: no matter of the protocol. NULL: none.
+    # What is known of the kinds of stores for what others read. It decides how fast they are, never
+    # what they store. NULL: there is no choice.
     StoreClass *chosen
     uint64_t sections_before   # of earlier calls with that choice
     size_t section_bytes       # of all sections but the last

@@ -8,16 +8,12 @@ Operands are combined in rank order.
 from smcoll.barrier cimport post_line, wait_line
 from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.coll.pipeline cimport (
-    STEP_IN, Section, complete, heard_all, occupy, plan_call, post, put, reduce_from, region,
-    stores_of_others, writable,
+    CACHE_LINE, STEP_IN, Section, complete, heard_all, occupy, plan_call, post, put, reduce_from,
+    region, stores_of_others, writable,
 )
 from smcoll.coll.stores cimport UNKNOWN_STORES
 from smcoll.segment cimport Line, exchange_line
 from smcoll.sync.team cimport DONE, next_rank
-
-cdef enum:
-    CACHE_LINE = 64            # pieces are cut at cache lines
-
 
 cdef int reduce_scatter_direct_inline(Call *call) noexcept nogil:
     """Short vectors: an all-read exchange, the whole vector in the flag's own lines."""

@@ -39,8 +39,8 @@ cdef enum:
 cdef int run_collective(Call *call, int collective) noexcept nogil:
     """Run the algorithm of the call's plan: in the flag lines if the data fit them.
 
-    A rooted line holds 224 bytes, an exchange line 2 KiB, unless ``Config(internals=...)`` says
-    otherwise. The functions of a plan are named in ``algorithms.TABLE``.
+    How much the lines hold: ``rooted_inline_size`` and ``inline_size`` (``base/internals.py``). The
+    functions of a plan are named in ``algorithms.TABLE``.
     """
     call.exclusive = collective == COLLECTIVE_EXSCAN
     call.in_lines = fits_lines(call.team, call.plan.functions, call.nbytes)
@@ -96,15 +96,16 @@ cdef class NodeEngine(Engine):
         if (not self.memory.mapping.data_reserved and call.nbytes > 0
                 and not fits_lines(self.team, plan.functions, call.nbytes)):
             with gil:
+                # All ranks agree on it, in an exchange of its own.
                 if self.memory.have_data_regions(signature, call.nbytes) == USE_MPI:
-                    return USE_MPI     # (a collective step of its own, at the first long call)
+                    return USE_MPI
         call.team = self.team
         call.plan = plan
         call.details = details
         begins = not self.protocol.is_later_stage
-        # Alone: a lock against other threads, signals, the call's number.
+        # Local: the lock between this rank's threads, pending signals, the call's number.
         self.protocol.enter(call.holds_gil)
-        # (Without a Learner quiet_until is the largest number.)
+        # Without a Learner quiet_until is the largest number: this is never true.
         if self.team.number >= self.plans.quiet_until:
             if begins and self.learner.count(collective, plan, call.nbytes):
                 with gil:
@@ -114,7 +115,7 @@ cdef class NodeEngine(Engine):
         start = started(tally, call.nbytes)
         tally.from_c += self.from_c
         self.team.direct_bytes = 0
-        # Which call this is, for ranks that wait in vain. Algorithms' flags say it once more.
+        # For ranks that wait in vain: an algorithm's own flags say once more which call it is.
         self.protocol.publish(signature, call.nbytes, call.nbytes)
         status = run_collective(call, collective)
         if arrived != 0:

@@ -3,6 +3,8 @@
 cimport cython
 from libc.stdint cimport int64_t
 
+from smcoll.algos cimport MAX_ALGORITHMS
+
 from smcoll.algorithms import ALGORITHMS
 from smcoll.algos import COLLECTIVE_NUMBERS, OBJECT_COLLECTIVES
 
@@ -20,6 +22,7 @@ cdef class Statistics:
         ``direct_bytes``: what this rank read from and wrote to other ranks' arrays where they lie;
         all else was staged.
         """
+        cdef Tally together
         rows = []
         for collective, names in ALGORITHMS.items():
             number = COLLECTIVE_NUMBERS[collective]
@@ -27,13 +30,25 @@ cdef class Statistics:
                 add_row(rows, collective, name, "shared memory", &self.carried_out[number][i])
             add_row(rows, collective, "MPI's own", "MPI", &self.left_to_mpi[number])
         for title, number in OBJECT_COLLECTIVES.items():
-            # Reductions of objects are a gather or an allgather, and a fold.
-            carrier = title.removesuffix("_objects")
-            if carrier not in ("bcast", "gather", "scatter", "alltoall"):
-                carrier = "allgather"
-            for i, name in enumerate(ALGORITHMS[carrier]):
-                add_row(rows, title, name, "shared memory", &self.carried_out[number][i])
+            # They follow the algorithms of other collectives, which are no choice of their own.
+            together = sum_of(self.carried_out[number])
+            add_row(rows, title, "direct", "shared memory", &together)
         return rows
+
+
+cdef Tally sum_of(const Tally *tallies):
+    """All algorithms of a collective together."""
+    cdef Tally result = tallies[0]
+    cdef int i
+    for i in range(1, MAX_ALGORITHMS):
+        result.calls += tallies[i].calls
+        result.nbytes += tallies[i].nbytes
+        result.from_c += tallies[i].from_c
+        result.direct_bytes += tallies[i].direct_bytes
+        result.timed_calls += tallies[i].timed_calls
+        result.timed_ns += tallies[i].timed_ns
+        result.longest_ns = max(result.longest_ns, tallies[i].longest_ns)
+    return result
 
 
 cdef add_row(list rows, collective, algorithm, path, Tally *tally):

@@ -19,6 +19,8 @@ from smcoll.engine import learning
 from smcoll.tuning import exploration, select
 from smcoll.tuning.variants import for_communicator, order_of
 
+SCANS = [pytest.param(name, marks=pytest.mark.staged("scans are named there, and not learned"))
+         for name in ("scan", "exscan")]
 SIZES = (8, 200, 600, 4096, 10_000, 70_000, 300_000)
 
 
@@ -75,10 +77,9 @@ def test_what_is_told_while_operations_have_no_kernel_is_heeded(comm_world, monk
     assert learned > 12
 
 
-@pytest.mark.staged("scans are named there, and not learned")
 @pytest.mark.one_node
 @pytest.mark.mpi(3, 5, 8)
-@pytest.mark.parametrize("collective", ["allreduce", "reduce", "reduce_scatter", "scan", "exscan"])
+@pytest.mark.parametrize("collective", ["allreduce", "reduce", "reduce_scatter", *SCANS])
 @pytest.mark.parametrize("nbytes", [64, 3000, 50_000])
 def test_what_may_be_tried_gives_the_same_bits(comm_world, mpi_ranks, collective, nbytes):
     """Variants of one order: floating-point sums are rounded alike, wherever a rank's data lie."""
@@ -135,12 +136,11 @@ def test_a_class_keeps_the_variant_that_was_fastest(comm_world, monkeypatch):
             assert line.startswith("allreduce of up to 131072 bytes: tiled 0.1 us, "), line
 
 
-@pytest.mark.staged("scans are named there, and not learned")
 @pytest.mark.one_node
 @pytest.mark.mpi(2, 3)
 @pytest.mark.parametrize("others", [0, 8])
 @pytest.mark.parametrize("collective", ["bcast", "reduce", "allreduce", "allgather",
-                                        "reduce_scatter_block", "scan", "exscan"])
+                                        "reduce_scatter_block", *SCANS])
 def test_each_collective_is_learned_whatever_is_called_in_between(comm_world, collective, others):
     """Alltoalls have calls' numbers, but nothing to learn, and do not take a trial's place."""
     size = comm_world.Get_size()

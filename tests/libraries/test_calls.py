@@ -739,7 +739,6 @@ def test_a_sum_whose_bits_depend_on_its_order_is_not_compared(c, comm_world):
     comm.Free()
 
 
-@pytest.mark.staged("scans are named there, and not compared")
 @pytest.mark.mpi(2, 3, 5)
 def test_forms_with_equal_lengths_are_compared(c, comm_world, request):
     """Every second call is in place."""
@@ -779,7 +778,9 @@ def test_forms_with_equal_lengths_are_compared(c, comm_world, request):
         assert part[0] == row[:rank + 1].sum()
     for collective, nbytes in (("allgather", 8), ("gather", 8), ("scatter", 8), ("alltoall", 8),
                                ("reduce_scatter_block", 8 * size), ("scan", 8)):
-        assert "calls from C by" in comm.explain(collective, nbytes).reason, collective
+        reason = comm.explain(collective, nbytes).reason
+        # What a setting names is not compared: scans, with --heap.
+        assert "calls from C by" in reason or "scan=shared_heap" in reason, (collective, reason)
     comm.Free()
 
 

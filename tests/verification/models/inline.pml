@@ -1,5 +1,5 @@
-/* Exchange slots and inline slots: smcoll/coll/all_read.pyx, barrier.pyx (barrier_all_read, prove_bank),
- * barrier.pxd (post_line, acquire_slot, wait_line, release_slot).
+/* Exchange slots and inline slots: smcoll/coll/all_read.pyx, barrier.pyx (barrier_all_read,
+ * prove_bank), barrier.pxd (post_line, acquire_slot, wait_line, release_slot).
  *
  * Every sequence of PERIOD calls, repeated up to CALLS calls: exchange (Allreduce, Barrier,
  * Allgather, Reduce_scatter), Bcast and Reduce with any root, and Scan. FOREVER: exchanges only,

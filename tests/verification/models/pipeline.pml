@@ -1,7 +1,7 @@
 /* Sections in flight through the banks of segments: smcoll/coll/pipeline.pyx (plan_call, advance,
  * open_section, close_section, segment_free_again), pipeline.pxd (writable, post, heard),
- * barrier.pyx (prove_bank, barrier_dissemination), barrier.pxd (acquire_slot, release_slot), and phases of
- * all_read.pyx, tiled.pyx, tree.pyx.
+ * barrier.pyx (prove_bank, barrier_dissemination), barrier.pxd (acquire_slot,
+ * release_slot), and phases of all_read.pyx, tiled.pyx, tree.pyx.
  *
  * Every sequence of PERIOD calls of the kinds below, repeated up to CALLS calls, each of SECTIONS
  * sections and of any number of a bank's slots (use_segments).
