@@ -1,19 +1,59 @@
 from libc.stdint cimport uint64_t
 
-from smcoll.base.atomics cimport fence_acquire, load_acquire, load_relaxed, reached, store_release
+from smcoll.base.atomics cimport (
+    acquire_reached, fence_acquire, fence_release, load_acquire, load_relaxed, store_relaxed,
+    store_release,
+)
 from smcoll.segment cimport Layout, Line, Published, bank_field, published
 from smcoll.sync.team cimport AGAIN, DONE, FAILED_MISMATCH, BankCursor, Team
-from smcoll.sync.waiting cimport wait_flag
+from smcoll.sync.waiting cimport wait_awaited, wait_flag, wake_who_sleeps
 
 cdef void init_team(Team *team, uint64_t start) noexcept nogil
-cdef void begin_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil
-cdef void publish_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil
 cdef void use_segments(Team *team, int segments) noexcept nogil
 cdef int prove_bank(Team *team, const BankCursor *cursor) noexcept nogil
-cdef int acquire_slot_waiting(Team *team, const BankCursor *cursor) noexcept nogil
 cdef int barrier_all_read(Team *team) noexcept nogil
 cdef int barrier_dissemination(Team *team) noexcept nogil
 
+
+# ---------------------------------------------------------------------- a call
+
+# The next call: what our lines will say of it (`mark`, `signature`, `nbytes`: post_line stores
+# them, wait_line compares them). It goes into a ring, too, which only ranks that wait in vain read.
+cdef inline void publish_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil:
+    cdef Published *entry
+    cdef uint64_t history = team.next_history
+    team.call += 1
+    team.history = history
+    team.mark = team.call & <uint64_t> 0xFFFFFFFFFF | history & <uint64_t> 0xFFFFFF0000000000
+    team.signature = signature
+    team.nbytes = nbytes
+    entry = published(&team.layout, team.base, team.rank, team.call)
+    # A reader accepts the entry only if its number is the expected one before and after it was
+    # read. So another number is set first, the right one last. Ranks may be reading meanwhile, so
+    # every store is atomic.
+    store_relaxed(&entry.call, team.call - 1)
+    fence_release()
+    store_relaxed(&entry.signature, team.signature)
+    store_relaxed(&entry.nbytes, team.nbytes)
+    store_relaxed(&entry.history, team.history)
+    store_relaxed(&entry.number, team.number)
+    store_release(&entry.call, team.call)
+    store_release(&team.status.current_call, team.call)
+    # Two ranks may be in different calls without noticing: in a short Bcast with two roots neither
+    # waits. The mark contains a hash of all earlier calls, so their next wait for each other sees
+    # it.
+    # Hashed by 2^64 over the golden ratio (Knuth, vol. 3, 6.4), whose upper bits are best.
+    history = (history ^ signature ^ nbytes << 17) * <uint64_t> 0x9E3779B97F4A7C15
+    team.next_history = history ^ history >> 29
+
+
+# The same, and wake the ranks that sleep in a long wait: they may be waiting for this call.
+cdef inline void begin_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil:
+    publish_call(team, signature, nbytes)
+    wake_who_sleeps(team)
+
+
+# ---------------------------------------------------------------------- lines
 
 # After its flag was acquired: is the line's owner in the same call as we are?
 cdef inline bint same_kind_of_call(const Team *team, const Line *line) noexcept nogil:
@@ -49,7 +89,7 @@ cdef inline int arrived(Team *team, const Line *line, uint64_t value, int rank) 
 # The same where the lengths of messages may differ between ranks.
 cdef inline int arrived_with_length(Team *team, const Line *line, uint64_t value,
                                     int rank) noexcept nogil:
-    if not reached(&line.flag, value):
+    if not acquire_reached(&line.flag, value):
         team.awaited = &line.flag
         team.awaited_value = value
         team.awaited_rank = rank
@@ -57,8 +97,8 @@ cdef inline int arrived_with_length(Team *team, const Line *line, uint64_t value
     return checked(team, same_kind_of_call(team, line), rank)
 
 
-# Blocking forms, for straight code. wait_flag polls, yields, sleeps; what it stores is not read by
-# any algorithm.
+# Blocking forms, for straight code. wait_flag polls, yields, sleeps, and returns DONE only after an
+# acquire load has seen the value; what it stores is not read by any algorithm.
 cdef inline int wait_line(Team *team, const Line *line, uint64_t value, int rank) noexcept nogil:
     cdef int status = wait_line_with_length(team, line, value, rank)
     return checked(team, line.nbytes == team.nbytes, rank) if status == DONE else status
@@ -67,7 +107,7 @@ cdef inline int wait_line(Team *team, const Line *line, uint64_t value, int rank
 cdef inline int wait_line_with_length(Team *team, const Line *line, uint64_t value,
                                       int rank) noexcept nogil:
     cdef int status
-    if not reached(&line.flag, value):
+    if not acquire_reached(&line.flag, value):
         status = wait_flag(team, &line.flag, value, rank)
         if status != DONE:
             return status
@@ -88,6 +128,8 @@ cdef inline void post_line_length(const Team *team, Line *line, uint64_t value,
     line.nbytes = nbytes
     store_release(&line.flag, value)
 
+
+# ---------------------------------------------------------------------- slots and banks
 
 # The next slot of a ring; the same on every rank.
 cdef inline void advance_cursor(const Layout *layout, BankCursor *cursor) noexcept nogil:
@@ -111,11 +153,22 @@ cdef inline uint64_t take_inline_slot(Team *team, BankCursor *slot) noexcept nog
 # Before writing into the slot under `cursor`: is everybody through with what lay there? Once a rank
 # has seen that for a bank, it uses the bank's slots in order without further checks (GS section 3).
 # DONE, or AGAIN with the rank that isn't. Only writers need the proof: a rank that merely reads
-# from the bank never waits here.
+# from the bank never waits here. The barrier's fields count passes: in pass p a bank may be written
+# when all fields hold p, that is when all ranks are through with pass p - 1 (release_bank).
 cdef inline int acquire_slot(Team *team, const BankCursor *cursor) noexcept nogil:
     if team.proven[cursor.kind][cursor.bank] == cursor.pass_:
         return DONE
     return prove_bank(team, cursor)
+
+
+# The blocking form, for straight code.
+cdef inline int acquire_slot_waiting(Team *team, const BankCursor *cursor) noexcept nogil:
+    cdef int status = acquire_slot(team, cursor)
+    while status == AGAIN:
+        status = wait_awaited(team)
+        if status == DONE:
+            status = acquire_slot(team, cursor)
+    return status
 
 
 cdef inline void release_bank(Team *team, const BankCursor *cursor) noexcept nogil:

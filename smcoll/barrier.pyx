@@ -27,13 +27,13 @@ bank.
 
 from libc.stdint cimport uint64_t
 
-from smcoll.base.atomics cimport fence_release, reached, store_relaxed, store_release
+from smcoll.base.atomics cimport acquire_reached, store_release
 from smcoll.segment cimport (
-    MAX_BANKS, Layout, Line, Published, bank_field, exchange_line, published, rank_range,
-    rooted_line, segment_line, status_of,
+    MAX_BANKS, Layout, Line, Published, bank_field, exchange_line, rank_range, rooted_line,
+    segment_line, status_of,
 )
 from smcoll.sync.team cimport AGAIN, DONE, BankCursor, Team, next_rank
-from smcoll.sync.waiting cimport init_waiting, wait_awaited, wake_who_sleeps
+from smcoll.sync.waiting cimport init_waiting
 
 cdef void init_team(Team *team, uint64_t start) noexcept nogil:
     """Start all counters at ``start`` and our own shared words with them.
@@ -73,41 +73,6 @@ cdef void init_team(Team *team, uint64_t start) noexcept nogil:
     store_release(&team.status.current_call, start)
 
 
-cdef void publish_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil:
-    """Publish the next call's number and what it is. Only ranks that wait in vain read it."""
-    cdef Published *entry
-    cdef uint64_t history = team.next_history
-    team.call += 1
-    team.history = history
-    team.mark = team.call & <uint64_t> 0xFFFFFFFFFF | history & <uint64_t> 0xFFFFFF0000000000
-    team.signature = signature
-    team.nbytes = nbytes
-    entry = published(&team.layout, team.base, team.rank, team.call)
-    # A reader accepts the entry only if its number is the expected one before and after it was
-    # read. So another number is set first, the right one last. Ranks may be reading meanwhile, so
-    # every store is atomic.
-    store_relaxed(&entry.call, team.call - 1)
-    fence_release()
-    store_relaxed(&entry.signature, team.signature)
-    store_relaxed(&entry.nbytes, team.nbytes)
-    store_relaxed(&entry.history, team.history)
-    store_relaxed(&entry.number, team.number)
-    store_release(&entry.call, team.call)
-    store_release(&team.status.current_call, team.call)
-    # Two ranks may be in different calls without noticing: in a short Bcast with two roots neither
-    # waits. The mark contains a hash of all earlier calls, so their next wait for each other sees
-    # it.
-    # Hashed by 2^64 over the golden ratio (Knuth, vol. 3, 6.4), whose upper bits are best.
-    history = (history ^ signature ^ nbytes << 17) * <uint64_t> 0x9E3779B97F4A7C15
-    team.next_history = history ^ history >> 29
-
-
-cdef void begin_call(Team *team, uint64_t signature, uint64_t nbytes) noexcept nogil:
-    """The same, and wake the ranks that sleep in a long wait: they may be waiting for this call."""
-    publish_call(team, signature, nbytes)
-    wake_who_sleeps(team)
-
-
 cdef void use_segments(Team *team, int segments) noexcept nogil:
     """Use ``segments`` segments of a bank, then the next bank: all that lies further is passed.
 
@@ -130,23 +95,13 @@ cdef int prove_bank(Team *team, const BankCursor *cursor) noexcept nogil:
     for i in range(1, team.size):
         rank = next_rank(team, i)
         field = bank_field(layout, team.base, rank, cursor.kind, cursor.bank)
-        if not reached(field, cursor.pass_):
+        if not acquire_reached(field, cursor.pass_):
             team.awaited = field
             team.awaited_value = cursor.pass_
             team.awaited_rank = rank
             return AGAIN
     team.proven[cursor.kind][cursor.bank] = cursor.pass_
     return DONE
-
-
-cdef int acquire_slot_waiting(Team *team, const BankCursor *cursor) noexcept nogil:
-    """The blocking form of acquire_slot, for straight code."""
-    cdef int status = acquire_slot(team, cursor)
-    while status == AGAIN:
-        status = wait_awaited(team)
-        if status == DONE:
-            status = acquire_slot(team, cursor)
-    return status
 
 
 cdef int barrier_all_read(Team *team) noexcept nogil:

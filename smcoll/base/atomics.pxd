@@ -20,6 +20,7 @@ cdef extern from "atomics.h" nogil:
     int64_t thread_cpu_ns() noexcept
 
 
-# Has `flag` reached `value`? Signed difference: right across a wrap of the counter.
-cdef inline bint reached(const uint64_t *flag, uint64_t value) noexcept nogil:
+# Has `flag` reached `value`? The load is an acquire. Signed difference: right across a wrap of the
+# counter.
+cdef inline bint acquire_reached(const uint64_t *flag, uint64_t value) noexcept nogil:
     return <int64_t> (load_acquire(flag) - value) >= 0

@@ -29,7 +29,7 @@ from smcoll.coll.pipeline cimport (
     SECTION_STEPS, STEP_IN, STEP_RESULT, Call, Plan, Section, complete, heard, heard_all, plan_call,
     post, reduce_into, region, tile, writable,
 )
-from smcoll.coll.tiled cimport allreduce_tiled, copy_in_others, copy_out_others, reduce_tiled
+from smcoll.coll.tiled cimport allreduce_tiled, copy_in_but_own_slice, copy_out_others, reduce_tiled
 from smcoll.coll.tree cimport bcast_fan_out, reduce_fan_in
 from smcoll.datatype.convertor cimport Convertor, copy_message, unpack_next
 from smcoll.memory.heap cimport STAGED
@@ -146,7 +146,7 @@ cdef int reduce_slices(Call *call, bint nobody_stages) noexcept nogil:
 cdef int stage_operand(Call *call, Section *section) noexcept nogil:
     cdef int status
     if operand_addresses(call)[call.team.rank] == NULL:
-        return copy_in_others(call, section)
+        return copy_in_but_own_slice(call, section)
     status = writable(call, section)
     if status == DONE:
         post(call, section, STEP_IN)

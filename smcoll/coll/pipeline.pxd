@@ -37,7 +37,7 @@ cdef struct Section:
     int64_t spent              # ns so far,
     size_t stored              # for so many bytes
     int progress               # of the current phase; 0 at its start, kept when it would block
-    bint published
+    bint is_posted             # this rank's line says that it holds a step of it
 
 
 # Which flag lines carry small messages.
@@ -130,9 +130,10 @@ cdef int advance(Call *call) noexcept nogil
 cdef int complete(Call *call) noexcept nogil
 
 
-# The primitives that every algorithm is composed of: writable, region, put and reduce_into (what
-# others will read), post, heard, deliver and reduce_from (what others have stored). Release is the
-# driver's: a section is released when its last phase is done.
+# The primitives that every algorithm is composed of: writable, region, put, reduce_into and
+# reduce_for_all (what others will read), post, heard and heard_all, deliver and reduce_from (what
+# others have stored); offer is writable, put and post. Release is the driver's: a section is
+# released when its last phase is done.
 
 # May we write into our region of this section's segment? DONE or AGAIN.
 cdef inline int writable(Call *call, Section *section) noexcept nogil:
@@ -150,14 +151,15 @@ cdef inline void post_length(Call *call, Section *section, int step,
     cdef Team *team = call.team
     cdef Line *line = segment_line(&team.layout, team.base, team.rank, section.slot.bank,
                                    section.slot.slot)
+    # A hint in the payload, which nobody compares: of other ranks' use for their statistics.
     tell_stores(line, section.stores)
-    if section.published or (call.single_segment and section.number > 0):
+    if section.is_posted or (call.single_segment and section.number > 0):
         # Readers of an earlier step, or of the section before in this very segment, may be
         # comparing the rest of the line just now; it says what they want already.
         store_release(&line.flag, section.tick + step)
     else:
         post_line_length(team, line, section.tick + step, nbytes)
-    section.published = True
+    section.is_posted = True
 
 
 # Has `rank` posted `step` (or a later one) of this section? DONE, AGAIN or FAILED.
@@ -298,7 +300,8 @@ cdef inline void combine(Call *call, Section *section, char *to, const char *lef
     reduce_operands_into(call, section, to + at, operands, 2, (end - begin) * call.element_size)
 
 
-# Reduce `call.sources` for the user, and copy the result into our region, strip by strip.
+# Reduce `call.sources` for the user, and copy the result into our region, strip by strip. As with
+# `put`, the kind of stores only decides how fast that is.
 cdef inline void reduce_for_all(Call *call, Section *section, char *out, char *to, int count,
                                 size_t nbytes) noexcept nogil:
     cdef int stores = stores_for(call, section)
@@ -308,9 +311,9 @@ cdef inline void reduce_for_all(Call *call, Section *section, char *out, char *t
     end_storing(section, began, nbytes)
 
 
-# Whether no function of others combines the operands: what that takes is more than any stores or
-# algorithm can save.
-cdef inline bint is_our_own_work(const Call *call) noexcept nogil:
+# Whether our own code does all the work. A function of the user's or of MPI's that combines
+# operands takes more than any stores or algorithm can save: then these are not chosen by time.
+cdef inline bint has_own_kernels(const Call *call) noexcept nogil:
     return call.operation == NULL or call.operation.kernel != NULL
 
 

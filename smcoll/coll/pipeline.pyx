@@ -51,18 +51,23 @@ cdef void plan_call(Call *call, int phases, size_t section_bytes,
     if call.plan.pipelined:
         window = min(phases, (team.layout.banks - 1) * team.segments.in_use + 1)
     call.stride = (phases + window - 1) // window
+    call.opened = 0
+    call.turn = 0
+    call.at_phase = 0
+    count_sections(call)
+
+
+cdef inline void count_sections(Call *call) noexcept nogil:
+    """For the choice of stores, which only decides how fast they are (coll/stores.pyx)."""
     call.chosen = NULL
     call.sections_before = 0
-    if is_our_own_work(call):
-        call.chosen = store_class(team, call.nbytes)
+    if has_own_kernels(call):
+        call.chosen = store_class(call.team, call.nbytes)
     if call.chosen != NULL:
         # Ranks that store nothing count these sections, too: the number is the same on all ranks.
         call.sections_before = call.chosen.sections
         if not call.chosen.rests:
             call.chosen.sections += call.sections
-    call.opened = 0
-    call.turn = 0
-    call.at_phase = 0
 
 
 cdef void open_section(Call *call, Section *section, uint64_t number) noexcept nogil:
@@ -76,26 +81,18 @@ cdef void open_section(Call *call, Section *section, uint64_t number) noexcept n
     section.nbytes = min(call.section_bytes, call.nbytes - section.offset)
     section.elements = section.nbytes // call.element_size
     section.progress = 0
-    section.published = False
+    section.is_posted = False
     section.stores = UNKNOWN_STORES
     section.sampled = False
     section.spent = section.stored = 0
     section.slot = team.segments
+    # Where in the regions: short vectors begin elsewhere in each pass, for the sake of caches only.
     section.place = place_in_turn(section.slot.pass_, places, call.extent)
     # The class itself counts: others may have used less of the memory.
     section.is_fresh = call.sections_before + number < places * ring
     call.opened = number + 1
     if not call.single_segment or call.opened == call.sections:
         advance_cursor(&team.layout, &team.segments)
-
-
-cdef int segment_free_again(Call *call, Section *section) noexcept nogil:
-    """With one segment for all sections: has every rank read what the last section left?"""
-    cdef int status
-    section.tick -= SECTION_STEPS
-    status = heard_all(call, section, STEP_READ)
-    section.tick += SECTION_STEPS
-    return status
 
 
 cdef void close_section(Call *call, Section *section) noexcept nogil:
@@ -108,33 +105,51 @@ cdef void close_section(Call *call, Section *section) noexcept nogil:
     release_slot(call.team, &section.slot)
 
 
+cdef inline Section *section_in_turn(Call *call) noexcept nogil:
+    """The section whose phase ``call.at_phase`` is due in this turn; NULL: there is none."""
+    cdef uint64_t phase = call.at_phase, number
+    cdef Section *section
+    if call.turn < phase or (call.turn - phase) % call.stride != 0:
+        return NULL
+    number = (call.turn - phase) // call.stride
+    if number >= call.sections:
+        return NULL
+    section = &call.in_flight[number % MAX_PHASES]
+    if number == call.opened:
+        open_section(call, section, number)
+    return section
+
+
+cdef inline int run_phase(Call *call, Section *section) noexcept nogil:
+    cdef int status
+    if (call.single_segment and call.at_phase == 0 and section.number > 0
+            and not section.is_posted):
+        # One segment for all sections: has every rank read what the section before left there?
+        status = heard_all(call, section, STEP_READ - SECTION_STEPS)
+        if status != DONE:
+            return status
+        section.progress = 0
+    status = call.phase[call.at_phase](call, section)
+    if status != DONE:
+        return status
+    section.progress = 0
+    if call.at_phase == call.phases - 1:
+        close_section(call, section)
+    return DONE
+
+
 cdef int advance(Call *call) noexcept nogil:
     """Go on until the call is complete (DONE) or would block (AGAIN). FAILED codes pass through."""
     cdef uint64_t turns = (call.sections - 1) * call.stride + call.phases
-    cdef uint64_t number
     cdef Section *section
     cdef int status
     while call.turn < turns:
         while call.at_phase < call.phases:
-            if (call.turn >= <uint64_t> call.at_phase
-                    and (call.turn - call.at_phase) % call.stride == 0):
-                number = (call.turn - call.at_phase) // call.stride
-                if number < call.sections:
-                    section = &call.in_flight[number % MAX_PHASES]
-                    if number == call.opened:
-                        open_section(call, section, number)
-                    if (call.single_segment and call.at_phase == 0 and number > 0
-                            and not section.published):
-                        status = segment_free_again(call, section)
-                        if status != DONE:
-                            return status
-                        section.progress = 0
-                    status = call.phase[call.at_phase](call, section)
-                    if status != DONE:
-                        return status
-                    section.progress = 0
-                    if call.at_phase == call.phases - 1:
-                        close_section(call, section)
+            section = section_in_turn(call)
+            if section != NULL:
+                status = run_phase(call, section)
+                if status != DONE:
+                    return status
             call.at_phase += 1
         call.at_phase = 0
         call.turn += 1

@@ -35,7 +35,7 @@ from libc.string cimport memcpy
 
 from smcoll.barrier cimport post_line_length, same_kind_of_call
 from smcoll.base.atomics cimport (
-    load_acquire, load_relaxed, monotonic_ns, reached, store_relaxed, store_release,
+    acquire_reached, load_acquire, load_relaxed, monotonic_ns, store_relaxed, store_release,
 )
 from smcoll.base.kernels cimport STORES_ORDINARY
 from smcoll.base.signature cimport COLLECTIVE_ALLGATHER, COLLECTIVE_ALLTOALL, collective_in
@@ -249,7 +249,7 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
     cdef int kind, status
     while True:
         line = stream_line(&team.layout, team.base, message.peer, team.rank, stream.received + 1)
-        if not reached(&line.flag, stream.received + 1):
+        if not acquire_reached(&line.flag, stream.received + 1):
             return AGAIN
         if not same_kind_of_call(team, line):
             team.awaited_rank = message.peer
@@ -367,7 +367,7 @@ cdef bint something_moves(void *context) noexcept nogil:
         # In place, a full cell may have to wait until our own message is out of its way; that one
         # is unfinished then and counts below.
         line = stream_line(&team.layout, team.base, message.peer, team.rank, stream.received + 1)
-        if reached(&line.flag, stream.received + 1) and (
+        if acquire_reached(&line.flag, stream.received + 1) and (
                 message.behind == NULL or message.behind.finished
                 or message.behind.done > message.done and message.heap_offset == STAGED):
             return True

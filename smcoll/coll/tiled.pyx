@@ -30,7 +30,7 @@ cdef int allreduce_tiled(Call *call) noexcept nogil:
     data regions; a rank never copies in the slice that it reduces itself.
     """
     plan_call(call, 3, call.plan.section_bytes, False)
-    call.phase[0] = copy_in_others
+    call.phase[0] = copy_in_but_own_slice
     call.phase[1] = reduce_own_slice_for_all
     call.phase[2] = copy_out_others
     return complete(call)
@@ -39,7 +39,7 @@ cdef int allreduce_tiled(Call *call) noexcept nogil:
 cdef api int allreduce_tiled_cyclic(Call *call) noexcept nogil:
     """The same, each rank reading the others one after the other (LHS 3.2, after Mamidala)."""
     plan_call(call, 3, call.plan.section_bytes, False)
-    call.phase[0] = copy_in_others
+    call.phase[0] = copy_in_but_own_slice
     call.phase[1] = reduce_cyclically_for_all
     call.phase[2] = copy_out_others
     return complete(call)
@@ -48,7 +48,7 @@ cdef api int allreduce_tiled_cyclic(Call *call) noexcept nogil:
 cdef int reduce_tiled(Call *call) noexcept nogil:
     """Every rank reduces its slice of all sources at once (LHS 2.4); the root gathers them."""
     plan_call(call, 3, call.plan.section_bytes, False)
-    call.phase[0] = copy_in_others
+    call.phase[0] = copy_in_but_own_slice
     call.phase[1] = reduce_own_slice_for_root
     call.phase[2] = copy_out_at_root
     return complete(call)
@@ -57,7 +57,7 @@ cdef int reduce_tiled(Call *call) noexcept nogil:
 cdef api int reduce_tiled_cyclic(Call *call) noexcept nogil:
     """The same, each rank reading the others one after the other (LHS 3.2, after Mamidala)."""
     plan_call(call, 3, call.plan.section_bytes, False)
-    call.phase[0] = copy_in_others
+    call.phase[0] = copy_in_but_own_slice
     call.phase[1] = reduce_cyclically_for_root
     call.phase[2] = copy_out_at_root
     return complete(call)
@@ -65,7 +65,7 @@ cdef api int reduce_tiled_cyclic(Call *call) noexcept nogil:
 
 # ---------------------------------------------------------------------- their phases
 
-cdef int copy_in_others(Call *call, Section *section) noexcept nogil:
+cdef int copy_in_but_own_slice(Call *call, Section *section) noexcept nogil:
     """Copy the vector without our slice into our region: our slice is reduced by us alone."""
     cdef int rank = call.team.rank, status = writable(call, section)
     cdef size_t begin, end

@@ -146,7 +146,11 @@ cdef int pass_down(Call *call, Section *section) noexcept nogil:
 
 
 cdef int broadcast_inline(Call *call) noexcept nogil:
-    """In the flag lines: a child reads its parent's, one with children passes it on."""
+    """In the flag lines: a child reads its parent's, one with children passes it on.
+
+    A ``rooted_line`` is flag and payload of a short call that has a root, in its owner's control
+    pages. The lines are a ring of slots in banks, as the segments are.
+    """
     cdef Team *team = call.team
     cdef BankCursor slot
     cdef uint64_t value = take_inline_slot(team, &slot)
@@ -322,7 +326,7 @@ cdef int up_and_down(Call *call) noexcept nogil:
     cdef Team *team = call.team
     cdef BankCursor slot = team.segments
     cdef Line *own = segment_line(&team.layout, team.base, team.rank, slot.bank, slot.slot)
-    cdef uint64_t arrived = team.tick + STEP_PARTIAL, released = team.tick + STEP_RESULT
+    cdef uint64_t up = team.tick + STEP_PARTIAL, down = team.tick + STEP_RESULT
     cdef int i, status
     team.tick += 2
     advance_cursor(&team.layout, &team.segments)
@@ -331,18 +335,18 @@ cdef int up_and_down(Call *call) noexcept nogil:
         return status
     for i in range(call.up.count):
         status = wait_line(team, segment_line(&team.layout, team.base, call.up.child[i], slot.bank,
-                                              slot.slot), arrived, call.up.child[i])
+                                              slot.slot), up, call.up.child[i])
         if status != DONE:
             return status
     if call.up.parent >= 0:
-        post_line(team, own, arrived)
+        post_line(team, own, up)
         status = wait_line(team, segment_line(&team.layout, team.base, call.down.parent, slot.bank,
-                                              slot.slot), released, call.down.parent)
+                                              slot.slot), down, call.down.parent)
         if status != DONE:
             return status
         # The parent may be comparing the rest of the line just now.
-        store_release(&own.flag, released)
+        store_release(&own.flag, down)
     else:
-        post_line(team, own, released)
+        post_line(team, own, down)
     release_slot(team, &slot)
     return DONE

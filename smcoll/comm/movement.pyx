@@ -57,6 +57,7 @@ class Movement:
             return MPI.Comm.Bcast(self, buf, root)
         if plain_array(buf, engine.rank != root, &message):
             check_root(engine, root)
+            # The plan: the table's row for so many bytes (tuning.select), or what was learned.
             if engine.bcast_(COLLECTIVE_BCAST, message.address, message.nbytes, root,
                              engine.plans.choose(COLLECTIVE_BCAST, message.nbytes),
                              True) == CARRIED_OUT:

@@ -114,6 +114,7 @@ class Reductions:
             return MPI.Comm.Allreduce(self, sendbuf, recvbuf, op)
         op_code = code_of_op(op)
         if plain_pair(sendbuf, recvbuf, op_code, &send, &recv):
+            # The plan: the table's row for so many bytes (tuning.select), or what was learned.
             if engine.reduction_(
                     COLLECTIVE_ALLREDUCE, send.address, recv.address, recv.count,
                     recv.element_type, op_code, 0,

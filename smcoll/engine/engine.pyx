@@ -46,7 +46,7 @@ cdef class Engine:
                        const Plan *plan, void *details) except -1 nogil:
         """One collective on raw memory: CARRIED_OUT, or USE_MPI where all ranks agree on that.
 
-        On one node: ``NodeEngine``'s.
+        On one node: ``NodeEngine``'s, in ``engine/node.pyx``.
         """
         with gil:
             raise NotImplementedError

@@ -1,4 +1,4 @@
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.pipeline cimport Call, Plan
@@ -25,6 +25,7 @@ cdef class NodeEngine(Engine):
     cdef Fallback fallback
     cdef Learner learner       # None: what calls follow is what the tables say
 
+    cdef int64_t let_learn(self, int collective, const Call *call, bint begins) except -1 nogil
     cdef int lead(self, int collective, size_t nbytes) except -1
 
     # A call over several nodes, and its stages.

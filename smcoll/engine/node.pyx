@@ -9,7 +9,7 @@ from smcoll.base.signature cimport (
     NO_OPERATION, NO_TYPE,
 )
 from smcoll.buffers.messages cimport Messages
-from smcoll.coll.pipeline cimport Call, Plan, fits_lines, is_our_own_work
+from smcoll.coll.pipeline cimport Call, Plan, fits_lines, has_own_kernels
 from smcoll.coll.stores cimport describe_stores
 from smcoll.engine.call cimport CallProtocol
 from smcoll.engine.engine cimport Engine, stream_signature
@@ -47,7 +47,9 @@ cdef int run_collective(Call *call, int collective) noexcept nogil:
     if call.in_lines:
         return call.plan.functions.run_inline(call)
     call.streaming = call.nbytes >= call.team.streaming_from[collective]
+    # Algorithms that read where others' data lie copy without plan_call, which sets it.
     call.chosen = NULL
+    # Local, no flag is waited for: how many segments of a bank are in use from here on.
     use_segments(call.team, call.plan.segments)
     return call.plan.functions.run(call)
 
@@ -90,7 +92,7 @@ cdef class NodeEngine(Engine):
     cdef int carry_out(self, int collective, uint64_t signature, Call *call,
                        const Plan *plan, void *details) except -1 nogil:
         cdef Tally *tally = &self.statistics.carried_out[collective][plan.algorithm]
-        cdef int64_t start, arrived = 0
+        cdef int64_t start, entered = 0
         cdef int status
         cdef bint begins
         if (not self.memory.mapping.data_reserved and call.nbytes > 0
@@ -105,21 +107,18 @@ cdef class NodeEngine(Engine):
         begins = not self.protocol.is_later_stage
         # Local: the lock between this rank's threads, pending signals, the call's number.
         self.protocol.enter(call.holds_gil)
-        # Without a Learner quiet_until is the largest number: this is never true.
+        # Where nothing is learned, the largest number: this is never true.
         if self.team.number >= self.plans.quiet_until:
-            if begins and self.learner.count(collective, plan, call.nbytes):
-                with gil:
-                    self.lead(collective, call.nbytes)
-            if is_our_own_work(call):
-                arrived = self.learner.arrive(collective, plan, call.nbytes)
+            entered = self.let_learn(collective, call, begins)
         start = started(tally, call.nbytes)
         tally.from_c += self.from_c
         self.team.direct_bytes = 0
-        # For ranks that wait in vain: an algorithm's own flags say once more which call it is.
+        # Sets what our flag lines say of this call, and tells it to ranks that wait in vain. A long
+        # call gives the GIL up, `leave` takes it back.
         self.protocol.publish(signature, call.nbytes, call.nbytes)
         status = run_collective(call, collective)
-        if arrived != 0:
-            self.learner.depart(arrived)
+        if entered != 0:
+            self.learner.depart(entered)
         finished(tally, start, self.team.direct_bytes)
         if status != DONE:
             self.peers.keep(call.send)
@@ -157,6 +156,18 @@ cdef class NodeEngine(Engine):
                                 &self.statistics.left_to_mpi[number])
 
     # ------------------------------------------------------------------ what it learns
+
+    cdef int64_t let_learn(self, int collective, const Call *call, bint begins) except -1 nogil:
+        """Look at a call of which nothing is published; no data move. When it began, if measured.
+
+        On rank 0 it may tell all which plan a later call follows (docs/learning.md).
+        """
+        if begins and self.learner.count(collective, call.plan, call.nbytes):
+            with gil:
+                self.lead(collective, call.nbytes)
+        if has_own_kernels(call):
+            return self.learner.arrive(collective, call.plan, call.nbytes)
+        return 0
 
     cdef int lead(self, int collective, size_t nbytes) except -1:
         """In a call of which nothing is published."""
@@ -265,10 +276,10 @@ cdef class NodeEngine(Engine):
 
         The memory that it needs is there: that was agreed between the nodes.
         """
-        cdef int64_t arrived = 0
+        cdef int64_t entered = 0
         cdef int status
         # A stage in flag lines may follow a plan of its own, which is no matter of choice.
-        cdef bint is_chosen = (self.learner is not None and is_our_own_work(call)
+        cdef bint is_chosen = (self.learner is not None and has_own_kernels(call)
                                and plan == self.plans.choose(collective, call.nbytes))
         self.go_on()
         call.team = self.team
@@ -278,11 +289,11 @@ cdef class NodeEngine(Engine):
             self.learner.count_stage(collective, call.nbytes)
         self.protocol.enter(True)
         if is_chosen:
-            arrived = self.learner.arrive(collective, plan, call.nbytes)
+            entered = self.learner.arrive(collective, plan, call.nbytes)
         self.protocol.publish(signature, nbytes, call.nbytes)
         status = run_collective(call, collective)
-        if arrived != 0:
-            self.learner.depart(arrived)
+        if entered != 0:
+            self.learner.depart(entered)
         return self.protocol.leave(status)
 
     cdef int exchange_stage(self, uint64_t signature, Messages messages) except -1:

@@ -62,8 +62,9 @@ cdef class Plans:
     cdef void heed(self, uint64_t word) noexcept nogil
     cdef bint is_tried_by(self, const Plan *plan) noexcept nogil
 
-    # Inline: part of each call, from other modules. What a call of so many bytes follows: by
-    # default a row of tuning.select.defaults; its functions stand in algorithms.TABLE.
+    # Inline: part of each call, from other modules. What a call of so many bytes follows: a row of
+    # the table (by default of tuning.select.defaults), or what was learned; the functions stand in
+    # algorithms.TABLE.
     cdef inline const Plan *choose(self, int collective, size_t nbytes) noexcept nogil:
         cdef const Plan *plan
         if self.told != NULL and (load_relaxed(self.told) != self.heeded or self.follows):

@@ -17,7 +17,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.base.atomics cimport (
-    cpu_pause, fence_full, load_relaxed, load_relaxed_int, monotonic_ns, reached, sleep_for,
+    acquire_reached, cpu_pause, fence_full, load_relaxed, load_relaxed_int, monotonic_ns, sleep_for,
     store_relaxed, store_relaxed_int, store_release, thread_cpu_ns,
 )
 from smcoll.segment cimport AWAITS_MPI, Status, asleep_of, status_of
@@ -174,7 +174,7 @@ cdef int wait_until(Team *team, condition holds, void *context) noexcept nogil:
 
 cdef bint awaited_reached(void *context) noexcept nogil:
     cdef Team *team = <Team *> context
-    return reached(team.awaited, team.awaited_value)
+    return acquire_reached(team.awaited, team.awaited_value)
 
 
 cdef int wait_flag(Team *team, const uint64_t *flag, uint64_t value, int rank) noexcept nogil:
@@ -182,7 +182,7 @@ cdef int wait_flag(Team *team, const uint64_t *flag, uint64_t value, int rank) n
     cdef int _poll
     for _poll in range(team.spin):
         cpu_pause()
-        if reached(flag, value):
+        if acquire_reached(flag, value):
             return DONE
     team.awaited = flag
     team.awaited_value = value

@@ -37,7 +37,7 @@
 #define NOTHING 255                   /* what lies in memory before the first store */
 
 #define NUMBER(n) ((n) & (NUMBERS - 1))
-/* waiting.pxd: reached */
+/* atomics.pxd: acquire_reached */
 #define REACHED(flag, value) (NUMBER((flag) - (value)) < NUMBERS / 2)
 
 #ifdef RELAXED_FLAG

@@ -1,5 +1,5 @@
 /* Sections in flight through the banks of segments: smcoll/coll/pipeline.pyx (plan_call, advance,
- * open_section, close_section, segment_free_again), pipeline.pxd (writable, post, heard),
+ * open_section, close_section, run_phase), pipeline.pxd (writable, post, heard),
  * barrier.pyx (prove_bank, barrier_dissemination), barrier.pxd (acquire_slot,
  * release_slot), and phases of all_read.pyx, tiled.pyx, tree.pyx.
  *
@@ -7,7 +7,7 @@
  * sections and of any number of a bank's slots (use_segments).
  *
  *   ALL_READ        copy_in; reduce_everything: all read all
- *   TILED           copy_in_others; reduce_own_slice_for_all; copy_out_others: two posts a section
+ *   TILED           copy_in_but_own_slice; reduce_own_slice_for_all; copy_out_others: two posts a section
  *   FAN_IN_FAN_OUT  reduce_up; pass_down: the result replaces the partial one in the same region
  *   ONE_SEGMENT     all_read's phases with one segment for all sections (plan_call's
  *                   one_segment_form): a handshake "read" between sections
@@ -195,7 +195,7 @@ inline all_read_phases() {
     :: phase == 0 ->
 #ifndef NO_READ_HANDSHAKE
         if
-        :: kind == ONE_SEGMENT && section > 0 ->       /* segment_free_again */
+        :: kind == ONE_SEGMENT && section > 0 ->       /* run_phase */
             section--;
             heard_all(STEP_READ);
             atomic { section++; i = 0 }

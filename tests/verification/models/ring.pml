@@ -1,4 +1,4 @@
-/* The ring of published signatures: barrier.pyx (publish_call), failure.pyx (published_call). A
+/* The ring of published signatures: barrier.pxd (publish_call), failure.pyx (published_call). A
  * sequence lock: a waiter in trouble may look at any entry at any time, and must never take one
  * call's signature for another's. (That it finds nothing is no error.)
  *
