@@ -142,7 +142,7 @@ cdef inline void advance_cursor(const Layout *layout, BankCursor *cursor) noexce
             cursor.pass_ += 1
 
 
-# The slot of the next call in inline slots, and what its lines are marked with.
+# The slot of the next call in inline slots, and the value of its flags: the same on every rank.
 cdef inline uint64_t take_inline_slot(Team *team, BankCursor *slot) noexcept nogil:
     slot[0] = team.inline_slots
     team.rooted += 1
@@ -154,7 +154,7 @@ cdef inline uint64_t take_inline_slot(Team *team, BankCursor *slot) noexcept nog
 # has seen that for a bank, it uses the bank's slots in order without further checks (GS section 3).
 # DONE, or AGAIN with the rank that isn't. Only writers need the proof: a rank that merely reads
 # from the bank never waits here. The barrier's fields count passes: in pass p a bank may be written
-# when all fields hold p, that is when all ranks are through with pass p - 1 (release_bank).
+# when all fields hold at least p: all ranks are through with pass p - 1 (release_bank).
 cdef inline int acquire_slot(Team *team, const BankCursor *cursor) noexcept nogil:
     if team.proven[cursor.kind][cursor.bank] == cursor.pass_:
         return DONE

@@ -80,7 +80,7 @@ cdef struct Plan:
     bint pipelined
 
 
-# One collective call: all that an algorithm is given. The fields behind `holders` are for
+# One collective call: all that an algorithm is given. The fields behind `chosen` are for
 # algorithms that go section by section. Such an algorithm may stop anywhere; they hold what it
 # needs to go on.
 cdef struct Call:

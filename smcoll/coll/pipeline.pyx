@@ -54,11 +54,14 @@ cdef void plan_call(Call *call, int phases, size_t section_bytes,
     call.opened = 0
     call.turn = 0
     call.at_phase = 0
-    count_sections(call)
+    choose_store_class(call)
 
 
-cdef inline void count_sections(Call *call) noexcept nogil:
-    """For the choice of stores, which only decides how fast they are (coll/stores.pyx)."""
+cdef inline void choose_store_class(Call *call) noexcept nogil:
+    """Which measurements say with what stores this call writes (coll/stores.pyx), and its share.
+
+    Stores only decide how fast it is.
+    """
     call.chosen = NULL
     call.sections_before = 0
     if has_own_kernels(call):
@@ -106,7 +109,10 @@ cdef void close_section(Call *call, Section *section) noexcept nogil:
 
 
 cdef inline Section *section_in_turn(Call *call) noexcept nogil:
-    """The section whose phase ``call.at_phase`` is due in this turn; NULL: there is none."""
+    """The section whose phase ``call.at_phase`` is due in this turn; NULL: there is none.
+
+    One that begins takes the next segment.
+    """
     cdef uint64_t phase = call.at_phase, number
     cdef Section *section
     if call.turn < phase or (call.turn - phase) % call.stride != 0:
@@ -124,7 +130,8 @@ cdef inline int run_phase(Call *call, Section *section) noexcept nogil:
     cdef int status
     if (call.single_segment and call.at_phase == 0 and section.number > 0
             and not section.is_posted):
-        # One segment for all sections: has every rank read what the section before left there?
+        # One segment for all sections: has every rank read what the section before left there? Its
+        # flag values are lower by SECTION_STEPS.
         status = heard_all(call, section, STEP_READ - SECTION_STEPS)
         if status != DONE:
             return status

@@ -75,7 +75,7 @@ class Reductions:
     __slots__ = ()
 
     def Reduce(self, sendbuf, recvbuf, op=MPI.SUM, int root=0):
-        """Reduce to ``root``: GS 3.2's fan-in tree, or reduce-scatter + gather for long vectors."""
+        """Reduce to ``root``: GS 3.2's fan-in tree, LHS 2.4's tiled reduction for long vectors."""
         cdef Engine engine = engine_of(self)
         cdef Message send, recv
         cdef int op_code
@@ -103,8 +103,8 @@ class Reductions:
     def Allreduce(self, sendbuf, recvbuf, op=MPI.SUM):
         """Reduce to all ranks, bitwise the same result on each.
 
-        By size: all-read exchange (``coll/all_read.pyx``), tiled reduction (``coll/tiled.pyx``);
-        GS 3.1's algorithms by name.
+        By size: all-read exchange (``coll/all_read.pyx``), tiled reduction (``coll/tiled.pyx``;
+        of more than two ranks, by default from 128 KiB / ranks on); GS 3.1's algorithms by name.
         """
         cdef Engine engine = engine_of(self)
         cdef Message send, recv

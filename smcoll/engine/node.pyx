@@ -47,7 +47,7 @@ cdef int run_collective(Call *call, int collective) noexcept nogil:
     if call.in_lines:
         return call.plan.functions.run_inline(call)
     call.streaming = call.nbytes >= call.team.streaming_from[collective]
-    # Algorithms that read where others' data lie copy without plan_call, which sets it.
+    # plan_call sets it. Algorithms without sections don't call that.
     call.chosen = NULL
     # Local, no flag is waited for: how many segments of a bank are in use from here on.
     use_segments(call.team, call.plan.segments)
@@ -105,7 +105,8 @@ cdef class NodeEngine(Engine):
         call.plan = plan
         call.details = details
         begins = not self.protocol.is_later_stage
-        # Local: the lock between this rank's threads, pending signals, the call's number.
+        # Local: the lock between this rank's threads, MPI's progress and signals now and then, the
+        # number of the user's call.
         self.protocol.enter(call.holds_gil)
         # Where nothing is learned, the largest number: this is never true.
         if self.team.number >= self.plans.quiet_until:
@@ -113,8 +114,8 @@ cdef class NodeEngine(Engine):
         start = started(tally, call.nbytes)
         tally.from_c += self.from_c
         self.team.direct_bytes = 0
-        # Sets what our flag lines say of this call, and tells it to ranks that wait in vain. A long
-        # call gives the GIL up, `leave` takes it back.
+        # Sets what our flag lines say of this call, tells it to ranks that wait in vain, wakes
+        # those that sleep. A long call gives the GIL up, `leave` takes it back.
         self.protocol.publish(signature, call.nbytes, call.nbytes)
         status = run_collective(call, collective)
         if entered != 0:
