@@ -10,7 +10,7 @@ from smcoll.coll.stores cimport (
 )
 from smcoll.segment cimport Line, data_region, segment_line, whole_lines
 from smcoll.sync.domains cimport Holders, Neighbours
-from smcoll.sync.team cimport AGAIN, DONE, BankCursor, StoreClass, Team, next_rank
+from smcoll.sync.team cimport DONE, BankCursor, StoreClass, Team, next_rank
 from smcoll.sync.trees cimport TreeView
 
 cdef enum:

@@ -13,7 +13,7 @@ from smcoll.coll.pipeline cimport (
 )
 from smcoll.coll.stores cimport UNKNOWN_STORES
 from smcoll.segment cimport Line, exchange_line
-from smcoll.sync.team cimport DONE, next_rank
+from smcoll.sync.team cimport DONE, Team, next_rank
 
 cdef int reduce_scatter_direct_inline(Call *call) noexcept nogil:
     """Short vectors: an all-read exchange, the whole vector in the flag's own lines."""

@@ -1,6 +1,4 @@
-from smcoll.base.kernels cimport Operation
 from smcoll.coll.pipeline cimport Call, Section
-from smcoll.sync.team cimport Team
 
 
 cdef int scan_direct_inline(Call *call) noexcept nogil

@@ -13,14 +13,14 @@ from libc.stdint cimport uint64_t
 from smcoll.barrier cimport (
     acquire_slot_waiting, post_line, release_slot, take_inline_slot, wait_line,
 )
-from smcoll.base.kernels cimport copy_bytes, reduce_operands
+from smcoll.base.kernels cimport Operation, copy_bytes, reduce_operands
 from smcoll.coll.pipeline cimport (
     STEP_IN, Section, complete, heard, offer, plan_call, post, put, reduce_for_all, reduce_from,
     region, stores_of, writable,
 )
 from smcoll.coll.stores cimport UNKNOWN_STORES
 from smcoll.segment cimport Line, rooted_line
-from smcoll.sync.team cimport DONE, BankCursor
+from smcoll.sync.team cimport DONE, BankCursor, Team
 
 
 cdef int scan_direct_inline(Call *call) noexcept nogil:

@@ -146,7 +146,9 @@ cdef int carry_out(Engine engine, const Request *request) except -1 nogil:
 
 
 cdef inline const void *operands(const Request *request) noexcept nogil:
-    return request.recv if request.send == SMCOLL_IN_PLACE else request.send
+    if request.send == SMCOLL_IN_PLACE:
+        return request.recv
+    return request.send
 
 
 cdef int no_memory() except -1 nogil:

@@ -1,8 +1,7 @@
 cimport cython
-from libc.stdint cimport uint64_t
 
 from smcoll.buffers.messages cimport Messages
-from smcoll.coll.streams cimport Exchange, Transfer
+from smcoll.coll.streams cimport Transfer
 from smcoll.engine.call cimport CallProtocol
 from smcoll.engine.peer_memory cimport PeerMemory
 from smcoll.engine.reservation cimport Reservation

@@ -5,7 +5,7 @@ from smcoll.coll.pipeline cimport Call, Plan
 from smcoll.engine.call cimport CallProtocol
 from smcoll.engine.engine cimport Engine
 from smcoll.engine.exchanges cimport Exchanges
-from smcoll.engine.failure cimport AcrossNodes, FailureDetector
+from smcoll.engine.failure cimport FailureDetector
 from smcoll.engine.fallback cimport Fallback
 from smcoll.engine.learning cimport Learner
 from smcoll.engine.peer_memory cimport PeerMemory

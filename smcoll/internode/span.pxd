@@ -7,7 +7,7 @@ from smcoll.coll.pipeline cimport Plan
 from smcoll.coll.reduce_scatter cimport Partition
 from smcoll.engine.failure cimport AcrossNodes
 from smcoll.engine.node cimport NodeEngine
-from smcoll.internode.network cimport Network, Parcel
+from smcoll.internode.network cimport Network
 
 
 # A reduction of the caller's, on whole vectors or a part of them.

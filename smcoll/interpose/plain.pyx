@@ -59,7 +59,9 @@ cdef inline bint is_rank(Entry *entry, word root) noexcept nogil:
 
 
 cdef inline const void *sent(const Arguments *call) noexcept nogil:
-    return SMCOLL_IN_PLACE if call.send == known.in_place else <const void *> call.send
+    if call.send == known.in_place:
+        return SMCOLL_IN_PLACE
+    return <const void *> call.send
 
 
 cdef int reduction(Entry *entry, const Arguments *call) noexcept nogil:

@@ -101,10 +101,11 @@ cdef struct Team:
     StoreChoices stores        # how it writes what others read (stores.pyx)
     uint64_t direct_bytes      # of this call, moved to or from other ranks' arrays without staging
     # Counters: functions of the sequence of calls only, hence the same on every rank.
-    uint64_t call              # number of the current or last call
+    uint64_t number            # calls of the user's so far, this one included
+    uint64_t call              # calls published so far: one of the user's may have several stages
     uint64_t tick              # segment flags are tick + step; a call moves it past all its steps
-    uint64_t exchanges         # synchronising exchanges so far
-    uint64_t rooted            # rooted inline slots used so far
+    uint64_t exchanges         # synchronising exchanges so far: flags of exchange lines
+    uint64_t rooted            # rooted inline slots used so far: flags of rooted lines
     BankCursor segments
     BankCursor inline_slots
     uint64_t proven[2][MAX_BANKS]   # [kind][bank]: last pass that all ranks let us write in
@@ -113,7 +114,6 @@ cdef struct Team:
     uint64_t history           # a hash of the signatures and bytes of all calls before,
     uint64_t next_history      # and of this one, too
     uint64_t mark              # 40 bits of the call's number, 24 of the history: in all its lines
-    uint64_t number            # of calls of the user's so far, this one included
     uint64_t tried_in          # `number` of the last that tried an algorithm; 0: none has
     # Whom we wait for.
     const uint64_t *awaited
