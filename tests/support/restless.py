@@ -7,6 +7,7 @@ What is tried, and when, depends on times. Here an exploration of the tests' own
 from __future__ import annotations
 
 import random
+import time
 
 import numpy as np
 from mpi4py import MPI
@@ -55,10 +56,20 @@ def be_restless(monkeypatch):
     monkeypatch.setattr(Restless, "changes", 0)
 
 
-class Program:
-    """A random program, the same on all ranks; what each rank sends follows from the call."""
+def compute(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
 
-    def __init__(self, comm, seed):
+
+class Program:
+    """A random program, the same on all ranks; what each rank sends follows from the call.
+
+    Before one call in a hundred a rank computes, for up to ``late`` seconds.
+    """
+
+    def __init__(self, comm, seed, late=5e-4):
+        self.late = late
         self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
         self.random = random.Random(seed)
         self.own = random.Random(seed * 100 + self.rank)
@@ -75,8 +86,7 @@ class Program:
                 size = self.random.choice(sizes)
             self.call += 1
             if self.own.random() < 0.01:
-                for _ in range(self.own.randint(1, 20_000)):
-                    pass
+                compute(self.own.random() * self.late)
             getattr(self, self.random.choice(kinds))(size // 8, self.random.randrange(self.size))
         self.last.Free()               # mpi4py has room for few
 
