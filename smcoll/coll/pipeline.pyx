@@ -58,9 +58,9 @@ cdef void plan_call(Call *call, int phases, size_t section_bytes,
 
 
 cdef inline void choose_store_class(Call *call) noexcept nogil:
-    """Which measurements say with what stores this call writes (coll/stores.pyx), and its share.
+    """Whose measurements decide which stores this call uses: those of its size (coll/stores.pyx).
 
-    Stores only decide how fast it is.
+    Its sections are counted there, since a kind of stores is tried in sections of some numbers.
     """
     call.chosen = NULL
     call.sections_before = 0

@@ -75,7 +75,10 @@ class Reductions:
     __slots__ = ()
 
     def Reduce(self, sendbuf, recvbuf, op=MPI.SUM, int root=0):
-        """Reduce to ``root``: GS 3.2's fan-in tree, LHS 2.4's tiled reduction for long vectors."""
+        """Reduce to ``root``, along a fan-in tree (GS 3.2).
+
+        Long vectors of more than two ranks: by the tiled reduction (LHS 2.4).
+        """
         cdef Engine engine = engine_of(self)
         cdef Message send, recv
         cdef int op_code

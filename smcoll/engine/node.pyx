@@ -159,9 +159,9 @@ cdef class NodeEngine(Engine):
     # ------------------------------------------------------------------ what it learns
 
     cdef int64_t let_learn(self, int collective, const Call *call, bint begins) except -1 nogil:
-        """Look at a call of which nothing is published; no data move. When it began, if measured.
+        """Look at a call of which nothing is published yet. When it began (ns); 0: not measured.
 
-        On rank 0 it may tell all which plan a later call follows (docs/learning.md).
+        Rank 0 may tell all ranks which plan calls follow from the next one on (docs/learning.md).
         """
         if begins and self.learner.count(collective, call.plan, call.nbytes):
             with gil:

@@ -54,9 +54,10 @@ class Decided(Restless):
 def test_what_is_told_while_operations_have_no_kernel_is_heeded(comm_world, monkeypatch):
     """Those follow no variant, but rank 0 tells in them: a word that nobody looked at is lost.
 
-    Reductions with a kernel come in series as long as a trial, between them some without. What is
-    told in the last of these but two is followed by another word three calls later, in the first
-    call of the next series: who comes late to that one finds the second word only.
+    A series of reductions with a kernel is as long as a trial; 0, 3 or 4 without one follow it.
+    Rank 0 can tell a word in every third call. It tells one in the first or second of the calls
+    without a kernel, and the next one in the first call of the next series. A rank that is late for
+    that call finds only the second word, unless it has looked before.
     """
     be_restless(monkeypatch)
     monkeypatch.setattr(learning, "Exploration", Decided)
@@ -68,7 +69,7 @@ def test_what_is_told_while_operations_have_no_kernel_is_heeded(comm_world, monk
             for _ in range(14):
                 for size in (10_000, 20_000, 70_000, 200_000):
                     if program.rank > 0:
-                        compute(3e-4)
+                        compute(3e-4)      # later than rank 0 has told
                     for _ in range(10):
                         program.call += 1
                         program.allreduce(size // 8, 0)

@@ -7,7 +7,8 @@
  * sections and of any number of a bank's slots (use_segments).
  *
  *   ALL_READ        copy_in; reduce_everything: all read all
- *   TILED           copy_in_but_own_slice; reduce_own_slice_for_all; copy_out_others: two posts a section
+ *   TILED           copy_in_but_own_slice; reduce_own_slice_for_all; copy_out_others: two posts a
+ *                   section
  *   FAN_IN_FAN_OUT  reduce_up; pass_down: the result replaces the partial one in the same region
  *   ONE_SEGMENT     all_read's phases with one segment for all sections (plan_call's
  *                   one_segment_form): a handshake "read" between sections
