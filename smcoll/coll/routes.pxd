@@ -17,6 +17,7 @@ cdef struct RouteChoice:
     uint32_t bursts
     uint32_t next_trial        # number of the burst that tries the other one
     uint32_t verdicts          # how many trials there were
+    uint32_t moves             # Distance.moves when they were last measured anew
     double ns[ROUTES]          # of one call; 0: not known
     double sample[BURST_CALLS]  # of this burst, in ascending order
 
@@ -29,5 +30,5 @@ cdef struct Detour:
 
 cdef void end_messages(Detour *detour, bint staged) noexcept nogil
 cdef void begin_choice(RouteChoice *choice) noexcept nogil
-cdef void add_call(RouteChoice *choice, int64_t ns) noexcept nogil
+cdef void add_call(RouteChoice *choice, int64_t ns, uint32_t moves) noexcept nogil
 cdef int route_class(size_t nbytes) noexcept nogil

@@ -5,12 +5,13 @@ ranks copy at once: so it is measured. The sender says in a message's first cell
 sends it in chunks; receivers follow. So each rank may choose for itself, and takes the route by
 which its own calls took less time. Both have a burst of calls at the beginning, behind one that
 does not count, since memory is touched there for the first time; the slower one has another now and
-then, the rarer the slower it was.
+then, the rarer the slower it was. Where the distance of the cores changes (``distance``), all
+that was measured is forgotten.
 
 Allgather between two ranks has a third way, through the data regions, which is a little faster than
 staged messages are. It has to be agreed on. Nothing is sent for that: after each call both ranks
 know whether either block was offered to be read through the kernel. Where that has been so in none
-of 32 calls, both go through the data regions for 1,000 calls, and then send messages again.
+of 32 calls, both go through the data regions for 250 calls, and then send messages again.
 """
 
 from libc.stdint cimport int64_t
@@ -23,7 +24,7 @@ cdef enum:
     # Of an Allgather's calls. Longer than the first bursts of staged messages, so that the kernel
     # has had its trial.
     DETOUR_BEHIND = 4 * BURST_CALLS
-    DETOUR_CALLS = 1000
+    DETOUR_CALLS = 250
 
 cdef double FASTER = 0.9       # a route replaces another that takes more than 1 / FASTER as long
 
@@ -46,13 +47,14 @@ cdef void end_messages(Detour *detour, bint staged) noexcept nogil:
 
 
 cdef void begin_choice(RouteChoice *choice) noexcept nogil:
-    choice.taken = choice.tried = STAGED_ROUTE
-    choice.calls = choice.bursts = choice.next_trial = choice.verdicts = 0
-    choice.ns[0] = choice.ns[1] = 0
+    choice.taken = STAGED_ROUTE
+    choice.moves = 0
+    forget(choice)
 
 
-cdef void add_call(RouteChoice *choice, int64_t ns) noexcept nogil:
-    """A call by the route ``tried`` has taken so long."""
+cdef void add_call(RouteChoice *choice, int64_t ns, uint32_t moves) noexcept nogil:
+    """A call by the route ``tried`` has taken so long. ``moves``: how often the distance has
+    changed."""
     cdef int at = <int> choice.calls
     while at > 0 and choice.sample[at - 1] > ns:
         choice.sample[at] = choice.sample[at - 1]
@@ -61,6 +63,16 @@ cdef void add_call(RouteChoice *choice, int64_t ns) noexcept nogil:
     choice.calls += 1
     if choice.calls == BURST_CALLS:
         end_burst(choice)
+    if choice.moves != moves:
+        forget(choice)
+        choice.moves = moves
+
+
+cdef void forget(RouteChoice *choice) noexcept nogil:
+    """The cores are farther from each other, or nearer: both routes are measured anew."""
+    choice.tried = choice.taken
+    choice.calls = choice.bursts = choice.next_trial = choice.verdicts = 0
+    choice.ns[0] = choice.ns[1] = 0
 
 
 cdef void end_burst(RouteChoice *choice) noexcept nogil:

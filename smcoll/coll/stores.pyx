@@ -14,18 +14,18 @@ each is complete before the flag behind it is stored.
 
 Figures are kept apart by collective and by size (powers of two), since both change what else a copy
 has to wait for. First comes a survey: some rounds through the ring of segments, of which one
-segment in eight is written with each kind, and the lowest cost of each counts. It begins when the
-ring's memory has been used once: before, no other core has its lines, and every kind is cheap.
-There is another where the cost of reading has changed (the rarer, the more of these were false
-alarms), and where calls of that size follow another algorithm from now on. A rank that stored
-nothing meanwhile has its own later; where the ring has fewer segments than there are kinds, each
-has a trial. In between each other kind has a trial now and then, where one segment in eight is
-written first with the kind in use, then with the other; the dearer a kind was, the rarer, so that a
-rank's trials cost less than 1 %. When one begins, and with which kind, follows from how many
-sections the class has had. That is the same on all ranks that store alike: so they try at the same
-time, since all wait for the slowest, and who reads from all of them sees one kind. Calls in which
-the communicator tries an algorithm (``engine.learning``) do not count: each would spoil the other's
-figures.
+segment in eight is written with each kind; the mean cost of each counts, but for the dearest
+section. It begins when the ring's memory has been used once: before, no other core has its lines,
+and every kind is cheap. There are two more where the distance of the cores has changed
+(``distance``; a rank looks the more rarely, the more often that left the kind in use), and one
+where calls of that size follow another algorithm from now on. A rank that stored nothing meanwhile
+has its own later; where the ring has fewer segments than there are kinds, each has a trial. In
+between each other kind has a trial now and then, where one segment in eight is written first with
+the kind in use, then with the other; the dearer a kind was, the rarer, so that a rank's trials cost
+less than 1 %. When one begins, and with which kind, follows from how many sections the class has
+had. That is the same on all ranks that store alike: so they try at the same time, since all wait
+for the slowest, and who reads from all of them sees one kind. Calls in which the communicator tries
+an algorithm (``engine.learning``) do not count: each would spoil the other's figures.
 
 =================  ==============================  ==============================================
 word               stored by                       loaded by
@@ -47,6 +47,7 @@ from smcoll.base.kernels cimport (
     STORES_KINDS, STORES_NON_TEMPORAL, STORES_ORDINARY, STORES_STRING, has_stores,
 )
 from smcoll.base.signature cimport COLLECTIVE_REDUCE, COLLECTIVES, collective_in
+from smcoll.coll.distance cimport look_at_distance
 from smcoll.segment cimport STORE_CLASSES, read_costs
 from smcoll.sync.team cimport Team
 
@@ -70,8 +71,7 @@ cdef enum:
     COST_BITS = 21             # of each kind in a published word
 
 cdef double NS_A_LINE = 64.0 / UNIT
-cdef double BETTER = 0.85      # a kind that costs less than so much of what the one in use does ...
-cdef double CHANGED = 1.5      # ... and a change of its cost by which there is a survey
+cdef double BETTER = 0.85      # a kind that costs less than so much of what the one in use does
 cdef double OUTLIER = 2.0      # a sample counts at most so many times what was known
 cdef double TRIAL_SHARE = 0.005   # of all time is for what trials cost more
 
@@ -111,9 +111,18 @@ cdef void add_store_sample(StoreClass *chosen, int kind, int64_t ns, size_t nbyt
     cdef double cost = max(ns, <int64_t> 1) * <double> UNIT / nbytes
     if nbytes < SMALLEST_SAMPLE:
         return
-    # The lowest: who loses its core in the middle of a copy has another cost than that of stores.
-    if chosen.lowest[kind] == 0 or cost < chosen.lowest[kind]:
-        chosen.lowest[kind] = cost
+    chosen.spent[kind] += cost
+    chosen.highest[kind] = max(chosen.highest[kind], cost)
+    chosen.samples[kind] += 1
+
+
+cdef double writing_cost(const StoreClass *chosen, int kind) noexcept nogil:
+    """The mean of this trial's samples, since some lines have left the readers' caches and others
+    have not; but for the dearest one: who loses its core in the middle of a copy has another cost
+    than that of stores. 0: there are none."""
+    if chosen.samples[kind] < 2:
+        return chosen.spent[kind]
+    return (chosen.spent[kind] - chosen.highest[kind]) / (chosen.samples[kind] - 1)
 
 
 cdef double readers_cost(Team *team, const StoreClass *chosen, int kind) noexcept nogil:
@@ -155,10 +164,12 @@ cdef bint find_costs(Team *team, StoreClass *chosen, int kind) noexcept nogil:
     """Of the kind in use and of this one, to write and to read; False: there is more to see."""
     cdef double reading = readers_cost(team, chosen, kind)
     cdef double reading_used = readers_cost(team, chosen, chosen.stores)
-    if chosen.is_new or chosen.lowest[kind] == 0 or chosen.lowest[chosen.stores] == 0:
+    cdef double writing = writing_cost(chosen, kind)
+    cdef double writing_used = writing_cost(chosen, chosen.stores)
+    if chosen.is_new or writing == 0 or writing_used == 0:
         return False
-    chosen.written[kind] = chosen.lowest[kind]
-    chosen.written[chosen.stores] = chosen.lowest[chosen.stores]
+    chosen.written[kind] = writing
+    chosen.written[chosen.stores] = writing_used
     if (reading == 0) != (reading_used == 0):
         return False
     chosen.cost[kind] = chosen.written[kind] + reading
@@ -201,17 +212,24 @@ cdef void plan_survey(StoreClass *chosen, uint64_t round) noexcept nogil:
             chosen.cost[kind] = 0
 
 
-# Ranks that look in the same round find the same, and begin together.
+# Alike on ranks that store alike, so that most surveys begin together.
 cdef inline uint64_t look_after(const StoreClass *chosen, uint64_t round) noexcept nogil:
-    cdef uint64_t pause = SHORTEST_PAUSE << min(chosen.alarms, 10)
+    cdef uint64_t pause = SHORTEST_PAUSE << (0 if chosen.is_doubtful else min(chosen.alarms, 10))
     return (round // pause + 1) * pause
 
 
-cdef bint has_changed(Team *team, const StoreClass *chosen) noexcept nogil:
-    """Whether reading what this rank stores costs another time than when it was last compared: the
-    cores are farther from each other now, say, or nearer."""
-    cdef double before = chosen.read_then, now = readers_cost(team, chosen, chosen.stores)
-    return before > 0 and now > 0 and (now > CHANGED * before or before > CHANGED * now)
+cdef void look(Team *team, StoreClass *chosen, uint64_t round) noexcept nogil:
+    """Plan a survey where the distance of the cores has changed."""
+    cdef bint again = look_at_distance(team)
+    cdef bint is_first = not chosen.is_doubtful and chosen.moves != team.distance.moves
+    chosen.next_look = round + 1 if again else look_after(chosen, round)
+    if chosen.on_trial == ALL_KINDS or not (is_first or chosen.is_doubtful):
+        return
+    chosen.moves = team.distance.moves
+    chosen.alarms += is_first
+    # Some figures of the first one may be from before the change: so there is a second one.
+    chosen.is_doubtful = is_first
+    plan_survey(chosen, round)
 
 
 cdef void end_trial(Team *team, StoreClass *chosen, uint64_t round) noexcept nogil:
@@ -227,10 +245,10 @@ cdef void end_trial(Team *team, StoreClass *chosen, uint64_t round) noexcept nog
         elif was_unknown or chosen.challenger == kind:
             chosen.stores = kind
             chosen.challenger = -1
+            chosen.alarms = 0
         else:
             # ... replaces it if it does so twice: the machine may have been disturbed.
             chosen.challenger = kind
-        chosen.read_then = readers_cost(team, chosen, chosen.stores)
     plan_trial(chosen, round)
 
 
@@ -246,7 +264,6 @@ cdef void end_survey(Team *team, StoreClass *chosen, uint64_t round) noexcept no
         chosen.alarms = 0
     chosen.challenger = -1
     chosen.failures = 0
-    chosen.read_then = readers_cost(team, chosen, chosen.stores)
     plan_trial(chosen, round)
 
 
@@ -280,10 +297,7 @@ cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t
         chosen.trial = round + 1
     if round < chosen.trial:
         if round >= chosen.next_look:
-            chosen.next_look = look_after(chosen, round)
-            if not is_survey and has_changed(team, chosen):
-                chosen.alarms += 1
-                plan_survey(chosen, round)
+            look(team, chosen, round)
         return chosen.stores
     if is_survey and chosen.is_new and not chosen.was_late and round > chosen.trial:
         chosen.trial = round
@@ -291,7 +305,6 @@ cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t
     done = round - chosen.trial
     if is_survey and ring < STORES_KINDS:
         # Not a segment for each: one after the other.
-        chosen.read_then = readers_cost(team, chosen, chosen.stores)
         plan_trial(chosen, round)
     elif is_survey and done >= SURVEY_ROUNDS:
         end_survey(team, chosen, round)
@@ -304,8 +317,9 @@ cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t
     if sampled[0] and chosen.is_new:
         # What was written before and is closed only now does not count.
         for kind in range(STORES_KINDS):
-            chosen.lowest[kind] = 0
+            chosen.spent[kind] = chosen.highest[kind] = chosen.samples[kind] = 0
         chosen.is_new = False
+        chosen.moves = team.distance.moves if is_survey else chosen.moves
     return stores
 
 

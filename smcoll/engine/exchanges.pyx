@@ -7,6 +7,7 @@ from libc.stdint cimport int64_t
 from smcoll.barrier cimport agrees_on_bytes
 from smcoll.base.atomics cimport monotonic_ns
 from smcoll.buffers.messages cimport Messages
+from smcoll.coll.distance cimport look_at_distance
 from smcoll.coll.routes cimport RouteChoice, add_call
 from smcoll.coll.streams cimport NEEDS_MEMORY, Exchange, Transfer, begin_exchange, complete_exchange
 from smcoll.datatype.convertor cimport start_convertor
@@ -44,7 +45,10 @@ cdef class Exchanges:
         began = monotonic_ns() if choice != NULL else 0
         status = self.run(messages, collective, may_be_read, truncated)
         if choice != NULL:
-            add_call(choice, monotonic_ns() - began)
+            add_call(choice, monotonic_ns() - began, self.team.distance.moves)
+            if choice.calls == 0:
+                # What goes through the kernel has no stores that would look.
+                look_at_distance(self.team)
         if status == DONE and messages.agreed > 0:
             status = self.compared(messages)
         return status

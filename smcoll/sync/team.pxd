@@ -59,12 +59,15 @@ cdef struct StoreClass:
     bint is_due                # a survey is to begin
     bint rests                 # this call tries an algorithm: no sample of it counts here
     bint was_late              # this rank stored nothing in the rounds of its survey
+    uint32_t moves             # Distance.moves when it began, or when another was planned
+    bint is_doubtful           # it was for such a change: there is to be a second one
     int alarms                 # surveys for a change that left the kind in use
-    uint64_t next_look         # the round that looks for a change of the readers' cost
-    double read_then           # which was this at the last comparison
-    int failures               # and how many trials before it found nothing
-    double lowest[STORES_KINDS]    # what stores cost in this trial,
-    double written[STORES_KINDS]   # in the last one,
+    uint64_t next_look         # the round that looks for a change
+    int failures               # trials in a row that found nothing
+    double spent[STORES_KINDS]     # what stores cost in this trial, in all,
+    double highest[STORES_KINDS]   # of which the dearest section,
+    int samples[STORES_KINDS]      # in so many sections;
+    double written[STORES_KINDS]   # what one did in the last trial,
     double cost[STORES_KINDS]  # and with the readers' cost
     # As a reader, by the kind of the stores that were read.
     double read[STORES_KINDS]
@@ -72,6 +75,15 @@ cdef struct StoreClass:
     uint32_t last_read[STORES_KINDS]   # number of the last such read among all reads
     uint32_t all_reads
     size_t unread[STORES_KINDS]        # bytes since the last sample
+
+
+# How far the next rank's core is (coll/distance.pyx).
+cdef struct Distance:
+    uint32_t moves             # how often that has changed
+    uint32_t looks             # the first ones only
+    int64_t line_ns            # what a line takes from there
+    int unlike                 # in how many looks in a row it took longer; negative: less time,
+    int64_t least              # and the least of these
 
 
 # The choices of one rank in one communicator.
@@ -99,6 +111,7 @@ cdef struct Team:
     size_t direct_from[COLLECTIVES]       # ... a message is read in its sender's heap
     const OtherProcess *processes  # every rank's; NULL: they can't read each other's memory
     StoreChoices stores        # how it writes what others read (stores.pyx)
+    Distance distance
     uint64_t direct_bytes      # of this call, moved to or from other ranks' arrays without staging
     # Counters: functions of the sequence of calls only, hence the same on every rank.
     uint64_t number            # calls of the user's so far, this one included

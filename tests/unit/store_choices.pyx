@@ -6,13 +6,14 @@
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
+from smcoll.coll.distance cimport note_line
 from smcoll.coll.routes cimport RouteChoice, add_call, begin_choice
 from smcoll.segment cimport compute_layout
 from smcoll.coll.stores cimport (
     add_read_sample, add_store_sample, free_stores, init_stores, next_stores, samples_read,
     store_class, survey_again,
 )
-from smcoll.sync.team cimport StoreClass, Team
+from smcoll.sync.team cimport Distance, StoreClass, Team
 
 from smcoll.base.kernels import STORES_NAMES
 
@@ -30,7 +31,6 @@ cdef class Pair:
 
     def __cinit__(self, size_t nbytes, bint far=False, int fresh=64, int ring=16):
         """``fresh``: sections at the beginning that use their memory for the first time."""
-        cdef Team *team
         compute_layout(&self.writer.layout, 2, 2, 8, 131072, 4, 64, 64, 4096)
         self.reader.layout = self.writer.layout
         self.base = <char *> calloc(self.writer.layout.total, 1)
@@ -64,11 +64,26 @@ cdef class Pair:
     def change_algorithm(self):
         survey_again(&self.writer, self.nbytes)
 
-    def section(self, to_write, to_read):
-        """The kind that is used for one section. ``to_write``, ``to_read``: ns by kind."""
+    @property
+    def moves(self):
+        """How often the writer has noticed another distance."""
+        return self.writer.distance.moves
+
+    def section(self, to_write, to_read, int64_t line=0):
+        """The kind that is used for one section.
+
+        ``to_write``, ``to_read``: ns by kind; ``line``: ns that a line takes from the reader.
+        """
         cdef bint sampled
-        cdef int kind = next_stores(&self.writer, self.written, self.sections, self.ring,
-                                    self.sections < self.fresh, &sampled)
+        cdef int kind
+        cdef Distance known
+        if self.sections % self.ring == 0:
+            note_line(&self.writer.distance, line)
+        # What it measures itself, on one core, does not count.
+        known = self.writer.distance
+        kind = next_stores(&self.writer, self.written, self.sections, self.ring,
+                           self.sections < self.fresh, &sampled)
+        self.writer.distance = known
         self.sections += 1
         name = STORES_NAMES[kind]
         if sampled:
@@ -76,6 +91,20 @@ cdef class Pair:
         if samples_read(self.read, kind, self.nbytes):
             add_read_sample(self.read, kind, to_read[name], self.nbytes)
         return name
+
+
+def moves_noticed(lines):
+    """After which of these looks, each of which took so many ns, cores were found to have moved."""
+    cdef Distance distance
+    cdef int64_t ns
+    distance.moves = distance.looks = distance.unlike = 0
+    found = []
+    for number, ns in enumerate(lines):
+        before = distance.moves
+        note_line(&distance, ns)
+        if distance.moves != before:
+            found.append(number)
+    return found
 
 
 def has_choice(size_t nbytes, int ranks):
@@ -93,13 +122,16 @@ def has_choice(size_t nbytes, int ranks):
     return found
 
 
-def routes_taken(ns, int calls):
-    """The routes of so many calls that take ``ns(route, number)`` each."""
+def routes_taken(ns, int calls, int moves_at=1 << 30):
+    """The routes of so many calls that take ``ns(route, number)`` each.
+
+    ``moves_at``: with this call the distance of the cores is another.
+    """
     cdef RouteChoice choice
     cdef int number
     begin_choice(&choice)
     routes = []
     for number in range(calls):
         routes.append(choice.tried)
-        add_call(&choice, ns(choice.tried, number))
+        add_call(&choice, ns(choice.tried, number), number >= moves_at)
     return routes

@@ -129,9 +129,9 @@ def costs(ordinary, string, non_temporal):
     return {"ordinary": ordinary, "string": string, "non_temporal": non_temporal}
 
 
-def used(pair, sections, to_write, to_read):
-    """How often each kind was."""
-    return collections.Counter(pair.section(to_write, to_read) for _ in range(sections))
+def used(pair, sections, to_write, to_read, line=0):
+    """How often each kind was. ``line``: ns that one takes from the reader; 0: not known."""
+    return collections.Counter(pair.section(to_write, to_read, line) for _ in range(sections))
 
 
 def only_available(table):
@@ -159,8 +159,9 @@ def test_a_writer_takes_the_kind_that_costs_it_and_its_readers_least(choices, fa
     assert spent < 1.01 * 20000
 
 
-NEAR = costs(1000, 1100, 3000), costs(1000, 1000, 4000)
-FAR = costs(20000, 19000, 1500), costs(5000, 4000, 4500)
+# Around the caches reading costs the same far and near.
+NEAR = costs(1000, 1100, 3000), costs(1000, 1000, 4000), 30
+FAR = costs(20000, 19000, 1500), costs(5000, 4000, 4000), 110
 has_all_kinds = pytest.mark.skipif(len(AVAILABLE) < 3, reason="needs all kinds of stores")
 
 
@@ -189,24 +190,62 @@ def test_who_stores_nothing_while_the_others_compare_compares_later(choices):
 
 
 @has_all_kinds
+@pytest.mark.parametrize("ring, roots", [(16, 3), (16, 5), (16, 7), (8, 3)])
+def test_a_rank_that_stores_one_section_of_several_finds_the_cheapest_kind_too(choices, ring,
+                                                                              roots):
+    pair = choices.Pair(32768, fresh=2 * ring, ring=ring)
+    for _ in range(400 * ring):
+        pair.section(*FAR[:2])
+        pair.skip(roots - 1)
+    assert pair.in_use == "non_temporal"
+
+
+@has_all_kinds
 @pytest.mark.parametrize("ring", [1, 2, 4, 16])
-def test_a_change_is_followed_soon_whatever_the_ring(choices, ring):
+def test_a_change_of_the_distance_is_followed_soon_whatever_the_ring(choices, ring):
     pair = choices.Pair(32768, fresh=4 * ring, ring=ring)
     used(pair, 500 * ring, *NEAR)
-    assert pair.in_use != "non_temporal"
-    used(pair, 100 * ring, *FAR)
+    for _ in range(3):
+        used(pair, 100 * ring, *FAR)
+        assert pair.in_use == "non_temporal"
+        used(pair, 100 * ring, *NEAR)
+        assert pair.in_use != "non_temporal"
+    assert pair.moves == 6
+
+
+@pytest.mark.parametrize("lines, moves", [
+    ([30] * 20 + [110] * 20, [23]),               # 4 in a row
+    ([110] * 20 + [30] * 20, [21]),               # 2 in a row
+    ([3000, 2000] + [30] * 20 + [35, 28] * 9, []),            # the first ones are cold
+    ([30] * 20 + [0, 110] * 4 + [0] * 9 + [110] * 9, [27]),   # those not known do not count
+    ([30] * 20 + [110, 110, 3000, 110] + [110] * 20, [23]),   # the least of them is the new one
+    ([30] * 20 + [3000, 3000, 3000, 30] * 20, []),
+    ([30] * 20 + [20, 40, 15] * 20, []),
+    ([100] * 9 + [120, 130, 150, 170, 190] * 2 + [60] * 9, [20]),
+])
+def test_cores_have_moved_where_lines_take_longer_or_less_long_several_times(choices, lines, moves):
+    assert choices.moves_noticed(lines) == moves
+
+
+@has_all_kinds
+def test_some_sections_may_cost_little_where_most_are_dear(choices):
+    """Some lines have left the reader's caches, others have not."""
+    pair = choices.Pair(32768)
+    rng = random.Random(3)
+    dear, cheap = costs(20000, 19000, 3000), costs(2000, 1900, 3000)
+    for _ in range(16 * 20):
+        pair.section(cheap if rng.random() < 0.4 else dear, NEAR[1])
     assert pair.in_use == "non_temporal"
 
 
 @has_all_kinds
 def test_alarms_that_change_nothing_become_rare(choices):
     pair = choices.Pair(32768)
-    dearer = {name: 2 * ns for name, ns in NEAR[1].items()}
     used(pair, 2000, *NEAR)
     tried = 0
     for _ in range(200):
-        for read in (NEAR[1], dearer):
-            tried += used(pair, 128, NEAR[0], read)["non_temporal"]
+        for line in (110, 30):
+            tried += used(pair, 128, *NEAR[:2], line)["non_temporal"]
     assert tried < 0.02 * 200 * 256
 
 
@@ -216,14 +255,14 @@ def test_another_algorithm_has_a_survey_of_its_own(choices):
     used(pair, 160, *NEAR)
     before = pair.in_use
     # Only what writing costs is different.
-    later = costs(20000, 19000, 1500), NEAR[1]
+    later = costs(20000, 19000, 1500), *NEAR[1:]
     used(pair, 16, *later)
     pair.change_algorithm()
     used(pair, 80, *later)
     assert (before, pair.in_use) == ("string", "non_temporal")
 
 
-def test_a_writer_follows_when_the_distance_changes(choices):
+def test_a_writer_follows_by_trials_where_no_change_of_the_distance_shows(choices):
     near = costs(1000, 1100, 3000), costs(1000, 1000, 1500)
     far = costs(2500, 2500, 2600), costs(9000, 9000, 1500)
     pair = choices.Pair(32768)
@@ -353,6 +392,16 @@ def test_the_faster_route_is_found_and_the_slower_one_seldom_tried(choices):
 def test_the_first_calls_of_a_route_may_be_slow_without_deciding(choices):
     taken = choices.routes_taken(lambda route, number: 200 + 5000 * (number < 8) + 50 * route, 1000)
     assert taken[100:].count(0) > 0.9 * 900
+
+
+def test_routes_are_measured_anew_where_the_distance_has_changed(choices):
+    def ns(route, number):
+        return (200, 300)[route ^ (number >= 4100)]
+
+    # Without such a change the next trial would begin with call 4744.
+    taken = choices.routes_taken(ns, 5000, moves_at=4100)
+    assert taken[2000:4100].count(0) > 0.9 * 2100
+    assert taken[4140:4740].count(1) > 0.9 * 600
 
 
 def test_routes_follow_when_what_is_fast_changes(choices):
