@@ -41,6 +41,7 @@ cdef int64_t time_of_line(Team *team) noexcept nogil:
 
 cdef bint note_line(Distance *distance, int64_t ns) noexcept nogil:
     """A line took so long; 0: not known. Whether it was unlike those before."""
+    cdef bint begins
     if ns == 0:
         return False
     if distance.looks < FIRST_LOOKS:
@@ -55,8 +56,9 @@ cdef bint note_line(Distance *distance, int64_t ns) noexcept nogil:
         distance.unlike = 0
         distance.line_ns = (3 * distance.line_ns + ns) // 4
         return False
-    distance.least = min(ns, distance.least) if distance.unlike not in (-1, 1) else ns
-    if distance.unlike not in (-LOOKS_IF_SHORTER, LOOKS_IF_LONGER):
+    begins = distance.unlike == 1 or distance.unlike == -1
+    distance.least = ns if begins else min(ns, distance.least)
+    if distance.unlike != LOOKS_IF_LONGER and distance.unlike != -LOOKS_IF_SHORTER:
         return True
     distance.moves += 1
     distance.line_ns = distance.least

@@ -24,6 +24,8 @@ cdef enum:
     # Of an Allgather's calls. Longer than the first bursts of staged messages, so that the kernel
     # has had its trial.
     DETOUR_BEHIND = 4 * BURST_CALLS
+    # So many that staged messages, which take a little longer, are one call in nine; not more,
+    # since meanwhile nobody looks whether the kernel has become faster.
     DETOUR_CALLS = 250
 
 cdef double FASTER = 0.9       # a route replaces another that takes more than 1 / FASTER as long

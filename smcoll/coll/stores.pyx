@@ -319,7 +319,8 @@ cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t
         for kind in range(STORES_KINDS):
             chosen.spent[kind] = chosen.highest[kind] = chosen.samples[kind] = 0
         chosen.is_new = False
-        chosen.moves = team.distance.moves if is_survey else chosen.moves
+        if is_survey:
+            chosen.moves = team.distance.moves
     return stores
 
 
@@ -437,4 +438,8 @@ cdef describe_stores(Team *team, int collective, size_t nbytes):
         f"{name} {NS_A_LINE * chosen.written[kind]:.1f} + "
         f"{NS_A_LINE * readers_cost(team, chosen, kind):.1f}"
         for kind, name in enumerate(STORES_NAMES) if has_stores(kind))
-    return STORES_NAMES[chosen.stores], f"ns a line to write + to read: {figures}"
+    why = f"ns a line to write + to read: {figures}"
+    if team.distance.line_ns > 0:
+        why += (f"; from the core of rank {(team.rank + 1) % team.size} a line takes "
+                f"{team.distance.line_ns} ns")
+    return STORES_NAMES[chosen.stores], why

@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import os
 import random
 import re
 import shutil
@@ -367,6 +368,25 @@ def test_explain_says_which_stores_are_in_use_and_why():
     engine = comm.engine
     comm.Free()
     assert engine.stores_in_use(2, 1 << 20) == ("none", "the communicator was freed")
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
+@pytest.mark.skipif(len(AVAILABLE) == 1 or os.cpu_count() < 2,
+                    reason="needs a choice of stores, and a CPU for each rank")
+def test_explain_says_how_long_a_line_takes_from_the_next_rank():
+    world = MPI.COMM_WORLD
+    data, total = np.ones(4096), np.empty(4096)
+    with smcoll.Comm(world, smcoll.Config(stores="auto", learn="off")) as comm:
+        why, calls = "", 0
+        # Where both ranks are on one CPU for a while, nothing is known.
+        while calls < 100_000 and not world.allreduce("a line takes" in why, MPI.LAND):
+            for _ in range(500):
+                comm.Allreduce(data, total)
+            calls += 500
+            why = comm.explain("allreduce", data.nbytes).parameters["stores_because"]
+    assert f"from the core of rank {1 - world.rank} a line takes " in why
+    assert 0 < int(why.rsplit(" ", 2)[1]) < 100_000
 
 
 @pytest.mark.skipif(len(AVAILABLE) == 3, reason="this processor has all kinds of stores")
