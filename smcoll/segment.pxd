@@ -221,11 +221,10 @@ cdef inline Line *stream_line(const Layout *layout, char *base, int rank, int de
                         + count % <uint64_t> layout.stream_cells) * layout.stream_cell)
 
 
-# ... of a message of so many bytes.
+# ... of a message of so many bytes that is sent in chunks of `extent` bytes, whole lines.
 cdef inline char *stream_chunk(const Layout *layout, char *base, int rank, int destination,
-                               uint64_t count, size_t nbytes) noexcept nogil:
+                               uint64_t count, size_t nbytes, size_t extent) noexcept nogil:
     cdef uint64_t cells = layout.stream_cells
-    cdef size_t extent = whole_lines(min(nbytes, layout.stream_chunk))
     cdef uint64_t places = places_in_turn(layout, extent, layout.stream_room, cells, nbytes)
     return (rank_range(layout, base, rank) + layout.streams_at + layout.chunks
             + (ring_to(rank, destination) * cells + count % cells) * layout.stream_room
@@ -233,10 +232,10 @@ cdef inline char *stream_chunk(const Layout *layout, char *base, int rank, int d
 
 
 # Whether its place is used for the first time (cells are counted from 2).
-cdef inline bint is_fresh_chunk(const Layout *layout, uint64_t count, size_t nbytes) noexcept nogil:
+cdef inline bint is_fresh_chunk(const Layout *layout, uint64_t count, size_t nbytes,
+                                size_t extent) noexcept nogil:
     return count // layout.stream_cells <= places_in_turn(
-        layout, whole_lines(min(nbytes, layout.stream_chunk)), layout.stream_room,
-        layout.stream_cells, nbytes)
+        layout, extent, layout.stream_room, layout.stream_cells, nbytes)
 
 
 cdef class Mapping:

@@ -59,8 +59,8 @@ cdef enum:
     STREAM_CELLS_AT_MOST = 8
     STREAM_CELLS_AT_LEAST = 2
     STREAM_CELL = 256
-    # Measured: longer chunks gain nothing at 2 ranks and leave the caches at 8.
-    STREAM_CHUNK_AT_MOST = 32768
+    STREAM_CHUNK_AT_LEAST = 32768      # where there is that much room
+    STREAM_CHUNK_AT_MOST = 131072
     CALLS_AHEAD_IN_STREAMS = 27 * 8
     # Measured: huge pages gain nothing for the streams of 2 ranks, and 5 to 10 % for those of 4.
     STREAMS_WORTH_A_HUGE_PAGE = HUGE_PAGE // 4
@@ -101,12 +101,12 @@ cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size
     layout.cells = <size_t> ranks * LINE_BYTES
     layout.chunks = _round_up(layout.cells + others * layout.stream_cells * STREAM_CELL, page)
     layout.stream_room = max(pages // layout.stream_cells, <size_t> 1) * page
-    layout.stream_chunk = min(layout.stream_room, <size_t> STREAM_CHUNK_AT_MOST)
-    if layout.stream_room > layout.stream_chunk and stream_size > layout.chunks:
-        # More than one chunk's: that much with the cells, so that it fits a huge page.
+    if layout.stream_room > STREAM_CHUNK_AT_LEAST and stream_size > layout.chunks:
+        # That much with the cells, so that it fits a huge page.
         layout.stream_room = max(
-            layout.stream_chunk,
+            <size_t> STREAM_CHUNK_AT_LEAST,
             (stream_size - layout.chunks) // (others * layout.stream_cells) // page * page)
+    layout.stream_chunk = min(layout.stream_room, <size_t> STREAM_CHUNK_AT_MOST)
     # A rank can be past another by at most all slots of both rings, a ring of each of its streams
     # and the calls around them; the ring is at least that long, so an entry that a waiter compares
     # was not overwritten yet. For the streams of up to 28 ranks, that is: with more, all gathered

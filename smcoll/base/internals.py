@@ -48,9 +48,10 @@ class Internals:
     # waits for").
     inline_slots: int = _number(32, 1, MAX_INLINE_SLOTS)
 
-    # A rank's chunks for messages to single ranks: rings of 8 chunks of 1 page to 32 KiB to every
-    # rank. Between two ranks chunks take turns in all of it, so that lines have left the reader's
-    # cache when they are written again; 2 MiB is twice a core's own cache (docs/stores.md).
+    # A rank's chunks for messages to single ranks: to every rank a ring of 8 chunks of 1 page to
+    # 128 KiB. Where there is room for more, chunks take turns in it, so that lines have left the
+    # reader's cache when they are written again; 2 MiB is twice a core's own cache
+    # (docs/stores.md).
     stream_size: int = _number(2 * MIB, 1, 1 << 30)
 
     # Results of so many bytes are written around the caches; 0: by collective, ranks and caches

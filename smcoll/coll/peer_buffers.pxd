@@ -31,6 +31,11 @@ cdef inline uint64_t read_address(const Line *line) noexcept nogil:
     return load_relaxed(<const uint64_t *> line.payload + 1)
 
 
+# How long its chunks are. (Before that: with which stores they are written.)
+cdef inline size_t read_chunk(const Line *line) noexcept nogil:
+    return load_relaxed(<const uint64_t *> line.payload + 3)
+
+
 cdef inline void read_buffers(const Line *line, PeerBuffers *buffers) noexcept nogil:
     buffers.send = load_relaxed(<const uint64_t *> line.payload)
     buffers.recv = load_relaxed(<const uint64_t *> line.payload + 1)

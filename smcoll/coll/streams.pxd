@@ -21,6 +21,7 @@ cdef struct Transfer:
     size_t nbytes              # outgoing: the message; incoming: known from its first cell on
     size_t room                # incoming: bytes that fit the user's memory
     size_t done
+    size_t chunk               # bytes of its chunks: its sender's choice, told in the first cell
     bint begun, finished
     uint64_t heap_offset       # where it lies in its sender's heap, or STAGED
     uint64_t address           # where in its sender's private memory it may be read, or 0
@@ -47,6 +48,7 @@ cdef struct Exchange:
     int truncated              # messages that were longer than the room for them
 
 
+cdef size_t chunk_bytes(const Team *team, size_t nbytes, bint also_receives) noexcept nogil
 cdef void init_streams(Team *team, Stream *streams, uint64_t start) noexcept nogil
 cdef void begin_exchange(Exchange *exchange) noexcept nogil
 cdef int advance_exchange(Exchange *exchange) noexcept nogil

@@ -3,7 +3,8 @@
 How long a message is only its sender knows for sure (protocol rule 3), so nothing here is agreed
 between ranks but which pairs have a message in this call. From every rank to every other leads a
 stream: a ring of cells, each a flag line whose payload holds a short message, with a chunk of
-memory behind it for the pieces of a long one. The first cell of a message says how long it is.
+memory behind it for the pieces of a long one. The first cell of a message says how long it is, and
+how long its chunks are: that is the sender's choice.
 
 Shared words and their pairing, for the stream from rank s to rank d:
 
@@ -40,7 +41,7 @@ from smcoll.base.atomics cimport (
 from smcoll.base.kernels cimport STORES_ORDINARY
 from smcoll.base.signature cimport COLLECTIVE_ALLGATHER, COLLECTIVE_ALLTOALL, collective_in
 from smcoll.coll.peer_buffers cimport (
-    find, own_offset, read_address, read_offset, still_in_the_call,
+    find, own_offset, read_address, read_chunk, read_offset, still_in_the_call,
 )
 from smcoll.coll.stores cimport (
     UNKNOWN_STORES, add_store_sample, end_reading, next_stores, start_reading, store_class_of,
@@ -50,12 +51,19 @@ from smcoll.datatype.convertor cimport copy_message, pack_next, unpack_next
 from smcoll.memory.cross_memory cimport read_memory
 from smcoll.memory.heap cimport STAGED
 from smcoll.segment cimport (
-    Layout, Line, credit_word, is_fresh_chunk, refusal_word, stream_chunk, stream_line,
+    LINE_BYTES, Layout, Line, credit_word, is_fresh_chunk, refusal_word, stream_chunk, stream_line,
+    whole_lines,
 )
 from smcoll.sync.team cimport (
-    AGAIN, DONE, FAILED_MISMATCH, FAILED_POISONED, StoreClass, Team,
+    AGAIN, DONE, FAILED_DAMAGED, FAILED_MISMATCH, FAILED_POISONED, StoreClass, Team,
 )
 from smcoll.sync.waiting cimport wait_until
+
+
+cdef enum:
+    # Bytes. (Measured: docs/notebook-stores.md.)
+    SHORT_CHUNK = 16384
+    WORTH_READING = 32768      # through the kernel: only what is longer
 
 
 cdef void init_streams(Team *team, Stream *streams, uint64_t start) noexcept nogil:
@@ -93,6 +101,8 @@ cdef void begin_exchange(Exchange *exchange) noexcept nogil:
         exchange.outgoing[i].heap_offset = offset_for(exchange, &exchange.outgoing[i])
         exchange.outgoing[i].address = address_for(exchange, &exchange.outgoing[i])
         exchange.outgoing[i].is_offered = exchange.outgoing[i].address != 0
+        exchange.outgoing[i].chunk = chunk_bytes(exchange.team, exchange.outgoing[i].nbytes,
+                                                 exchange.receives > 0)
         exchange.outgoing[i].chosen = NULL
         if exchange.outgoing[i].convertor.runs == NULL:
             # (Run by run other stores are used.)
@@ -124,7 +134,8 @@ cdef uint64_t offset_for(Exchange *exchange, Transfer *message) noexcept nogil:
 
 cdef uint64_t address_for(Exchange *exchange, Transfer *message) noexcept nogil:
     if (not exchange.may_be_read or message.heap_offset != STAGED or message.convertor.runs != NULL
-            or message.nbytes <= exchange.team.layout.stream_chunk):
+            or message.nbytes <= min(<size_t> WORTH_READING,
+                                     exchange.team.layout.stream_chunk)):
         return 0
     return <uint64_t> <void *> message.convertor.address
 
@@ -133,9 +144,30 @@ cdef inline bint in_cell(const Team *team, size_t nbytes) noexcept nogil:
     return nbytes <= team.layout.stream_inline
 
 
-# Of a message with `left` bytes to go, what the next cell carries.
-cdef inline size_t piece_of(const Team *team, size_t left) noexcept nogil:
-    return min(left, team.layout.stream_chunk)
+cdef size_t chunk_bytes(const Team *team, size_t nbytes, bint also_receives) noexcept nogil:
+    """How long the chunks of a message of so many bytes are: whole lines, about equal.
+
+    Where its sender only sends, a quarter of it, so that sender and receiver copy at the same time.
+    Who also receives copies in before it copies out, and so does its peer.
+    """
+    cdef size_t longest = nbytes if also_receives else max((nbytes + 3) // 4, <size_t> SHORT_CHUNK)
+    cdef size_t pieces
+    longest = max(min(longest, team.layout.stream_chunk), <size_t> LINE_BYTES)
+    pieces = max((nbytes + longest - 1) // longest, <size_t> 1)
+    return max(whole_lines((nbytes + pieces - 1) // pieces), <size_t> LINE_BYTES)
+
+
+cdef inline size_t next_piece(const Team *team, const Transfer *message) noexcept nogil:
+    """How much of a message the next cell carries. Incoming: once it has begun."""
+    if in_cell(team, message.nbytes) or message.heap_offset != STAGED:
+        return message.nbytes
+    return min(message.nbytes - message.done, message.chunk)
+
+
+cdef inline bint would_overwrite(const Team *team, const Transfer *message) noexcept nogil:
+    """In place: has what the next piece overwrites not been sent yet?"""
+    return message.behind != NULL and message.behind.done < min(
+        message.done + next_piece(team, message), message.behind.nbytes)
 
 
 cdef bint may_write(Exchange *exchange, int peer) noexcept nogil:
@@ -184,16 +216,16 @@ cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
         message.address = 0
     while may_write(exchange, message.peer):
         line = stream_line(&team.layout, team.base, team.rank, message.peer, stream.sent + 1)
+        piece = next_piece(team, message)
         if in_cell(team, message.nbytes):
             place = line.payload
-            piece = message.nbytes
         else:
             # Where it lies; the receiver asks the first cell only.
             memcpy(line.payload, &message.heap_offset, sizeof(uint64_t))
             memcpy(line.payload + sizeof(uint64_t), &message.address, sizeof(uint64_t))
+            memcpy(line.payload + 3 * sizeof(uint64_t), &message.chunk, sizeof(uint64_t))
             place = stream_chunk(&team.layout, team.base, team.rank, message.peer,
-                                 stream.sent + 1, message.nbytes)
-            piece = piece_of(team, message.nbytes - message.done)
+                                 stream.sent + 1, message.nbytes, message.chunk)
         if message.heap_offset != STAGED or message.address != 0:
             stream.sent += 1
             message.cell = stream.sent
@@ -206,7 +238,8 @@ cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
                 message.chosen.sections += 1
             stores = next_stores(
                 team, message.chosen, number, team.layout.stream_cells,
-                is_fresh_chunk(&team.layout, stream.sent + 1, message.nbytes), &sampled)
+                is_fresh_chunk(&team.layout, stream.sent + 1, message.nbytes, message.chunk),
+                &sampled)
             tell_stores(line, stores)
         if sampled:
             began = monotonic_ns()
@@ -265,6 +298,10 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
                 message.heap_offset = read_offset(line)
                 message.address = read_address(line)
                 message.is_offered = message.address != 0
+                message.chunk = read_chunk(line)
+                if not LINE_BYTES <= message.chunk <= team.layout.stream_chunk:
+                    team.awaited_rank = message.peer
+                    return FAILED_DAMAGED
             if message.nbytes > message.room:
                 if not message.grows:
                     exchange.truncated += 1
@@ -289,20 +326,17 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
             return DONE
         if in_cell(team, message.nbytes):
             place = line.payload
-            piece = message.nbytes
         elif message.heap_offset != STAGED:
             status = find(team, message.peer, message.heap_offset, message.nbytes, &lies_at)
             if status != DONE:
                 return status
             place = lies_at
-            piece = message.nbytes
         else:
             place = stream_chunk(&team.layout, team.base, message.peer, team.rank,
-                                 stream.received + 1, message.nbytes)
-            piece = piece_of(team, message.nbytes - message.done)
-        if message.behind != NULL and message.behind.done < min(message.done + piece,
-                                                                message.behind.nbytes):
+                                 stream.received + 1, message.nbytes, message.chunk)
+        if would_overwrite(team, message):
             return AGAIN
+        piece = next_piece(team, message)
         # What does not fit is read all the same: the stream goes on with the next message.
         wanted = 0
         if message.done < message.room:
@@ -365,11 +399,10 @@ cdef bint something_moves(void *context) noexcept nogil:
             continue
         stream = &exchange.streams[message.peer]
         # In place, a full cell may have to wait until our own message is out of its way; that one
-        # is unfinished then and counts below.
+        # is unfinished then and counts below. How long the incoming one is, its first cell says.
         line = stream_line(&team.layout, team.base, message.peer, team.rank, stream.received + 1)
-        if acquire_reached(&line.flag, stream.received + 1) and (
-                message.behind == NULL or message.behind.finished
-                or message.behind.done > message.done and message.heap_offset == STAGED):
+        if acquire_reached(&line.flag, stream.received + 1) and not (
+                message.begun and would_overwrite(team, message)):
             return True
         if awaited < 0:
             awaited = message.peer

@@ -112,9 +112,10 @@ def explain_on_node(engine, collective, nbytes):
         if engine.streams_refused:
             return Explanation(collective, nbytes, "MPI", "MPI's own", {},
                                "the streams could not be reserved")
-        parameters = {"chunk_bytes": engine.stream_chunk, "stores": stores,
-                      "stores_because": why,
+        parameters = {"stores": stores, "stores_because": why,
                       "around_caches_from": engine.around_caches_from(collective)}
+        if nbytes > engine.stream_inline:
+            parameters["chunk_bytes"] = engine.chunk_bytes(collective, nbytes)
         reason = row.reason
         if engine.uses_heaps and collective in engine.direct_sizes:
             parameters["in_place_from"] = max(engine.direct_sizes[collective],

@@ -123,8 +123,8 @@ cdef class FailureDetector:
             self.failure = self.pass_on_poison(blamed, where)
         elif status == FAILED_DAMAGED:
             self.poison(POISON_EXCEPTION, blamed, self.user_call())
-            self.failure = (Error, f"rank {self.name(blamed)} says that its buffers lie where its "
-                                   f"shared heap is not, in {where}")
+            self.failure = (Error, f"what rank {self.name(blamed)} published of its data cannot be "
+                                   f"true, in {where}: its shared memory is damaged")
         elif status == FAILED_TIMEOUT:
             outside = self.awaited_outside(blamed)
             self.poison(POISON_TIMEOUT, blamed if outside is None else team.size + outside[0],

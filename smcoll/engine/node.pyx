@@ -11,6 +11,7 @@ from smcoll.base.signature cimport (
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.pipeline cimport Call, Plan, fits_lines, has_own_kernels
 from smcoll.coll.stores cimport describe_stores
+from smcoll.coll.streams cimport chunk_bytes
 from smcoll.engine.call cimport CallProtocol
 from smcoll.engine.engine cimport Engine, stream_signature
 from smcoll.engine.exchanges cimport Exchanges
@@ -352,10 +353,9 @@ cdef class NodeEngine(Engine):
         """From how many bytes on they may be read through the kernel, by collective."""
         return self.peers.kernel_copy_sizes
 
-    @property
-    def stream_chunk(self):
-        """Bytes of a chunk of the streams between pairs of ranks."""
-        return self.team.layout.stream_chunk
+    def chunk_bytes(self, collective, size_t nbytes):
+        """Bytes of a chunk, in a stream, of a collective's message of ``nbytes`` bytes."""
+        return chunk_bytes(self.team, nbytes, collective in ("allgather", "alltoall"))
 
     @property
     def stream_inline(self):

@@ -110,10 +110,14 @@ def defaults(collective: str, ranks: int, oversubscribed: bool,
     if collective == "barrier":
         return [(UNLIMITED, "all_read", 0, ALL_SEGMENTS)]
     if collective == "bcast":
-        return [(UNLIMITED, "fan_out", 32 * KIB if ranks <= 2 else 64 * KIB, ALL_SEGMENTS)]
+        long_rows = [(UNLIMITED, "fan_out", 64 * KIB, ALL_SEGMENTS)]
+        if ranks <= 2:
+            return [(256 * KIB, "fan_out", 32 * KIB, ALL_SEGMENTS), *long_rows]
+        return long_rows
     if collective == "reduce":
         if ranks <= 2:
-            return [(UNLIMITED, "fan_in", 32 * KIB, ALL_SEGMENTS)]
+            return [(256 * KIB, "fan_in", 32 * KIB, ALL_SEGMENTS),
+                    (UNLIMITED, "fan_in", 64 * KIB, ALL_SEGMENTS)]
         # Where ranks share cores, nobody waits for the root to do all the work alone.
         fan_in_limit = 4096 * KIB if oversubscribed else 16 * KIB
         return [(fan_in_limit, "fan_in", 32 * KIB, ALL_SEGMENTS),
@@ -129,13 +133,13 @@ def defaults(collective: str, ranks: int, oversubscribed: bool,
             return [chain]
         return [(16 * KIB, "direct", 64 * KIB, ALL_SEGMENTS), chain]
     if collective != "allreduce":
-        section = 128 * KIB if collective == "reduce_scatter" else 64 * KIB
+        section = 64 * KIB
+        if collective == "reduce_scatter" or (collective == "allgather" and ranks <= 2):
+            section = 128 * KIB
         return [(UNLIMITED, ALGORITHMS[collective][0], section, segments)]
     if ranks <= 2:
-        # Two dependent exchanges of halves lose to one of everything, most where the cores share
-        # no cache. Small sections keep the segments in the private caches.
-        return [(128 * KIB, "all_read", 16 * KIB, ALL_SEGMENTS),
-                (UNLIMITED, "all_read", 64 * KIB, ALL_SEGMENTS)]
+        # Two dependent exchanges of halves lose to one of everything where cores share no cache.
+        return [(UNLIMITED, "all_read", 64 * KIB, ALL_SEGMENTS)]
     # All-read does the work of all ranks on each, so its limit falls with their number.
     return [(128 * KIB // ranks, "all_read", 16 * KIB, ALL_SEGMENTS),
             (UNLIMITED, "tiled", 128 * KIB, segments)]

@@ -13,7 +13,8 @@ from smcoll.memory import cross_memory
 
 pytestmark = pytest.mark.one_node
 
-LARGE = 20_000    # elements: more than a chunk
+WORTH_READING = 32768    # bytes
+LARGE = 20_000    # elements: more than that
 SETTINGS = {"internals": {"kernel_copy_size": 1}, "heap": False, "strict": True}
 
 
@@ -43,8 +44,8 @@ def test_blocks_are_copied_once_to_their_ranks(comm):
             recv = np.full(count, -1)
             comm.Scatter(send, recv, root)
             assert np.array_equal(recv, np.arange(count) + comm.rank * count + root)
-            # What one chunk holds is not worth the root's wait.
-            if comm.rank != root and recv.nbytes > comm.engine.stream_chunk:
+            # Short ones are not worth the root's wait.
+            if comm.rank != root and recv.nbytes > WORTH_READING:
                 received += recv.nbytes
             assert direct_bytes(comm) == received
 
@@ -115,7 +116,7 @@ def test_allgather_of_two_ranks_is_copied_once(comm):
         for rank in range(2):
             assert np.array_equal(recv[rank * count:][:count],
                                   np.arange(count) + rank * 10**7 + turn)
-        if mine.nbytes > comm.engine.stream_chunk:
+        if mine.nbytes > WORTH_READING:
             received += mine.nbytes
         assert direct_bytes(comm) == received
 
@@ -151,7 +152,7 @@ def test_a_block_that_is_too_long_for_one_rank_is_truncated_there(comm):
 @pytest.mark.mpi(2)
 def test_allgathers_that_nobody_reads_in_place_leave_the_streams_for_a_while(comm):
     """Both ranks must draw that conclusion at the same call: what else would hang or mismatch."""
-    count = comm.engine.stream_chunk // 8    # as much as a chunk holds: always staged
+    count = WORTH_READING // 8    # always staged
     recv = np.empty(2 * count)
     by_messages = []
     for turn in range(450):

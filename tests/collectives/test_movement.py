@@ -10,7 +10,7 @@ from mpi4py import MPI
 import smcoll
 
 RANKS = (2, 3, 5, 8)
-# Elements of 8 bytes: none, one, a full cell, one more, a chunk, one more, many rings round.
+# Elements of 8 bytes: none, one, a full cell, one more, the smallest chunk, one more, many of them.
 CELL, CHUNK = 224 // 8, 4096 // 8
 COUNTS = [0, 1, 7, CELL, CELL + 1, CHUNK, CHUNK + 1, 20 * CHUNK + 3]
 
@@ -94,6 +94,38 @@ def check_gather_and_scatter(comm, count, in_place):
                      MPI.IN_PLACE if in_place and rank == root else own, root)
         if not (in_place and rank == root):
             np.testing.assert_array_equal(own, numbers(rank, count))
+
+
+@pytest.mark.mpi(*RANKS)
+@pytest.mark.parametrize("cache", [0, 1 << 20], ids=["shared core", "core of its own"])
+def test_messages_of_many_long_chunks(cache):
+    """They go round the ring, in whatever places the chunks before them have used."""
+    fields = {"learn": "off", "kernel_copy_size": 1 << 30, "stream_size": 4 << 20}
+    with smcoll.Comm(MPI.COMM_WORLD, chosen.config(**fields)) as comm:
+        rank, size = comm.rank, comm.size
+        comm.Barrier()
+        comm.engine.use_core_cache(cache)
+        comm.Barrier()
+        for count in (170_001, 9_000, 70_003, 2_049, 170_001):
+            check_gather_and_scatter(comm, count, in_place=False)
+            exchanged = np.concatenate([numbers(rank, count, salt=r) for r in range(size)])
+            comm.Alltoall(MPI.IN_PLACE, exchanged)
+            np.testing.assert_array_equal(exchanged, np.concatenate(
+                [numbers(r, count, salt=rank) for r in range(size)]))
+
+
+@pytest.mark.mpi(2, 8)
+def test_chunks_are_about_equal_and_shorter_where_the_receiver_can_begin_early(comm):
+    for nbytes in (225, 4097, 1 << 15, 65_537, 131_073, 1 << 20, (1 << 24) + 1):
+        lengths = {collective: comm.engine.chunk_bytes(collective, nbytes)
+                   for collective in ("gather", "scatter", "alltoall")}
+        assert lengths["gather"] == lengths["scatter"] <= lengths["alltoall"] <= 128 << 10
+        for length in lengths.values():
+            pieces = -(-nbytes // length)
+            assert length % 128 == 0
+            assert length - nbytes / pieces < 128
+        if nbytes > 1 << 16:
+            assert -(-nbytes // lengths["gather"]) >= 4
 
 
 @pytest.mark.mpi(*RANKS)

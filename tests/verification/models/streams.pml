@@ -86,6 +86,7 @@ typedef Transfer {
 
 #define ARRIVED(d) REACHED(SHARED(PEER(d), FLAG(BACK(d), with[d].received + 1)), \
                            NUMBER(with[d].received + 1))
+/* Both messages of a pair are equally long in place, and so are their pieces. */
 #if defined(IN_PLACE) && !defined(OVERWRITES_WHAT_IT_SENDS)
 #define OUT_OF_THE_WAY(d) (with[d].outgoing == 0 || with[d].out_done > with[d].in_done)
 #else

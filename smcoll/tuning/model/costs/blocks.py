@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from smcoll.tuning.model.costs.parts import (
     hierarchical_slices,
     read_between,
@@ -14,15 +16,21 @@ from smcoll.tuning.model.costs.work import Work, cost, everyone
 from smcoll.tuning.model.machine import Machine
 from smcoll.tuning.model.parameters import LINE
 
-STREAM_CHUNK = 32 << 10     # bytes
+SHORT_CHUNK, LONG_CHUNK = 16 << 10, 128 << 10     # bytes
+ROOM = 256 << 10            # bytes behind a cell of a stream, of all of a rank's streams together
+
+
+def chunks_of(machine: Machine, nbytes: float, also_receives: bool = False) -> int:
+    """In how many chunks a message travels (``coll/streams.pyx``)."""
+    longest = nbytes if also_receives else max(nbytes / 4, SHORT_CHUNK)
+    longest = min(longest, LONG_CHUNK, ROOM / max(machine.ranks - 1, 1))
+    return max(1, math.ceil(nbytes / longest)) if nbytes else 1
 
 
 def streamed(machine: Machine, sender: float, receiver: float, total: float, m: float) -> Work:
     """Messages through the streams: both sides work at once, a chunk apart."""
-    chunk = min(1.0, STREAM_CHUNK / (m * LINE)) if m else 1.0
-    behind = chunk * min(sender, receiver)
-    path = machine.beta.latency + max(sender, receiver) + behind
-    chunks = max(1, -(-int(m * LINE) // STREAM_CHUNK))
+    chunks = chunks_of(machine, m * LINE)
+    path = machine.beta.latency + max(sender, receiver) + min(sender, receiver) / chunks
     return Work(path, max(sender, receiver), total, 1, chunks)
 
 
@@ -59,7 +67,7 @@ def alltoall_direct(machine, m, nbytes, plan):
     """Each rank copies a block into each stream, reads one from each, and copies its own."""
     moved = machine.ranks * machine.copy(m, nbytes) + machine.read_all(m, nbytes)
     return Work(machine.beta.latency + moved, moved, machine.ranks * moved, 1,
-                max(1, -(-int(m * LINE) // STREAM_CHUNK)) * (machine.ranks - 1))
+                chunks_of(machine, m * LINE, also_receives=True) * (machine.ranks - 1))
 
 
 @cost("allgather", "direct")
