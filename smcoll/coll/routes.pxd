@@ -5,6 +5,7 @@ cdef enum:
     KERNEL_ROUTE = 1           # read by the receivers in the sender's memory (cross_memory)
     ROUTES = 2
     BURST_CALLS = 8
+    TURN_CALLS = 2 * BURST_CALLS    # of each rank's turns to measure out of the ordinary
     ROUTE_CLASSES = 16         # sizes, by powers of two from SMALLEST_ROUTED on
     SMALLEST_ROUTED = 262144   # bytes that a rank hands out
 
@@ -18,7 +19,8 @@ cdef struct RouteChoice:
     uint32_t next_trial        # number of the burst that tries the other one
     uint32_t verdicts          # how many trials there were
     uint32_t moves             # Distance.moves when they were last measured anew
-    double ns[ROUTES]          # of one call; 0: not known
+    double ns[ROUTES]          # from one call's end to the next one's; 0: not known
+    int64_t ended              # the last call; 0: there was none
     double sample[BURST_CALLS]  # of this burst, in ascending order
 
 
@@ -30,5 +32,5 @@ cdef struct Detour:
 
 cdef void end_messages(Detour *detour, bint staged) noexcept nogil
 cdef void begin_choice(RouteChoice *choice) noexcept nogil
-cdef void add_call(RouteChoice *choice, int64_t ns, uint32_t moves) noexcept nogil
+cdef void add_call(RouteChoice *choice, int64_t now, uint32_t moves, bint in_turn) noexcept nogil
 cdef int route_class(size_t nbytes) noexcept nogil

@@ -3,10 +3,20 @@
 Which is faster depends on the processor, on the kernel, on how far the cores are and on how many
 ranks copy at once: so it is measured. The sender says in a message's first cell where it lies, or
 sends it in chunks; receivers follow. So each rank may choose for itself, and takes the route by
-which its own calls took less time. Both have a burst of calls at the beginning, behind one that
+which its calls took less time. Both have a burst of calls at the beginning, behind one that
 does not count, since memory is touched there for the first time; the slower one has another now and
 then, the rarer the slower it was. Where the distance of the cores changes (``distance``), all
 that was measured is forgotten.
+
+What counts is the time from one call's end to the next one's, not that in the call. A rank's own
+calls become shorter where receivers copy for it, and then all take longer; and who reads lines in
+their owner's cache makes the owner's next stores to them dearer. Time between calls is the same for
+all ranks, and has both in it. What the program computes there makes differences smaller, so that
+the route stays as it is.
+
+The other ranks' routes are in it, too: where one of two sends staged and the other through the
+kernel, one does nearly all the copying. So a rank whose route takes longer now than the other one
+did has that measured again at once; ranks in turn, since two that change places gain nothing.
 
 Allgather between two ranks has a third way, through the data regions, which is a little faster than
 staged messages are. It has to be agreed on. Nothing is sent for that: after each call both ranks
@@ -50,21 +60,26 @@ cdef void end_messages(Detour *detour, bint staged) noexcept nogil:
 
 cdef void begin_choice(RouteChoice *choice) noexcept nogil:
     choice.taken = STAGED_ROUTE
+    choice.ended = 0
     choice.moves = 0
     forget(choice)
 
 
-cdef void add_call(RouteChoice *choice, int64_t ns, uint32_t moves) noexcept nogil:
-    """A call by the route ``tried`` has taken so long. ``moves``: how often the distance has
-    changed."""
+cdef void add_call(RouteChoice *choice, int64_t now, uint32_t moves, bint in_turn) noexcept nogil:
+    """A call by the route ``tried`` has ended ``now``, in ns. ``moves``: how often the distance has
+    changed. ``in_turn``: this rank may measure the other route out of the ordinary."""
     cdef int at = <int> choice.calls
+    cdef int64_t ns = now - choice.ended
+    choice.ended = now
+    if ns == now:
+        return  # the first call
     while at > 0 and choice.sample[at - 1] > ns:
         choice.sample[at] = choice.sample[at - 1]
         at -= 1
     choice.sample[at] = ns
     choice.calls += 1
     if choice.calls == BURST_CALLS:
-        end_burst(choice)
+        end_burst(choice, in_turn)
     if choice.moves != moves:
         forget(choice)
         choice.moves = moves
@@ -77,7 +92,11 @@ cdef void forget(RouteChoice *choice) noexcept nogil:
     choice.ns[0] = choice.ns[1] = 0
 
 
-cdef void end_burst(RouteChoice *choice) noexcept nogil:
+cdef bint is_overtaken(const RouteChoice *choice) noexcept nogil:
+    return choice.ns[1 - choice.taken] < FASTER * choice.ns[choice.taken]
+
+
+cdef void end_burst(RouteChoice *choice, bint in_turn) noexcept nogil:
     cdef double median = choice.sample[(BURST_CALLS - 1) // 2], excess
     cdef bint was_trial = choice.tried != choice.taken
     choice.calls = 0
@@ -91,7 +110,7 @@ cdef void end_burst(RouteChoice *choice) noexcept nogil:
         choice.tried = 1 - choice.tried
         return
     if was_trial:
-        if choice.ns[choice.tried] < FASTER * choice.ns[choice.taken]:
+        if is_overtaken(choice):
             choice.taken = choice.tried
         excess = max(0.0, choice.ns[1 - choice.taken] / choice.ns[choice.taken] - 1)
         choice.verdicts += 1
@@ -100,5 +119,5 @@ cdef void end_burst(RouteChoice *choice) noexcept nogil:
             choice.next_trial = choice.bursts + AT_LEAST_BETWEEN + <int> min(
                 100 * excess, <double> AT_MOST_BETWEEN)
     choice.tried = choice.taken
-    if choice.bursts >= choice.next_trial:
+    if choice.bursts >= choice.next_trial or in_turn and is_overtaken(choice):
         choice.tried = 1 - choice.taken

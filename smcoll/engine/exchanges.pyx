@@ -2,13 +2,13 @@
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t
+from libc.stdint cimport uint64_t
 
 from smcoll.barrier cimport agrees_on_bytes
 from smcoll.base.atomics cimport monotonic_ns
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.distance cimport look_at_distance
-from smcoll.coll.routes cimport RouteChoice, add_call
+from smcoll.coll.routes cimport TURN_CALLS, RouteChoice, add_call
 from smcoll.coll.streams cimport NEEDS_MEMORY, Exchange, Transfer, begin_exchange, complete_exchange
 from smcoll.datatype.convertor cimport start_convertor
 from smcoll.engine.call cimport CallProtocol
@@ -38,14 +38,15 @@ cdef class Exchanges:
                       int *truncated) noexcept:
         """``run``, and where the faster way is looked for, what this one took."""
         cdef RouteChoice *choice = NULL
-        cdef int64_t began
         cdef int status
         may_be_read = may_be_read and self.peers.may_be_read(collective, messages.outgoing,
                                                              messages.sends, &choice)
-        began = monotonic_ns() if choice != NULL else 0
         status = self.run(messages, collective, may_be_read, truncated)
         if choice != NULL:
-            add_call(choice, monotonic_ns() - began, self.team.distance.moves)
+            # All ranks count calls alike, so they are in turn at different ones.
+            add_call(choice, monotonic_ns(), self.team.distance.moves,
+                     self.team.call // TURN_CALLS % <uint64_t> self.team.size
+                     == <uint64_t> self.team.rank)
             if choice.calls == 0:
                 # What goes through the kernel has no stores that would look.
                 look_at_distance(self.team)

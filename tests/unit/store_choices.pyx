@@ -7,7 +7,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
 from smcoll.coll.distance cimport note_line
-from smcoll.coll.routes cimport RouteChoice, add_call, begin_choice
+from smcoll.coll.routes cimport TURN_CALLS, RouteChoice, add_call, begin_choice
 from smcoll.segment cimport compute_layout
 from smcoll.coll.stores cimport (
     add_read_sample, add_store_sample, free_stores, init_stores, next_stores, samples_read,
@@ -128,10 +128,33 @@ def routes_taken(ns, int calls, int moves_at=1 << 30):
     ``moves_at``: with this call the distance of the cores is another.
     """
     cdef RouteChoice choice
+    cdef int64_t now = 1
     cdef int number
     begin_choice(&choice)
     routes = []
     for number in range(calls):
         routes.append(choice.tried)
-        add_call(&choice, ns(choice.tried, number), number >= moves_at)
+        now += <int64_t> ns(choice.tried, number)
+        add_call(&choice, now, number >= moves_at, True)
+    return routes
+
+
+def routes_of_two_ranks(ns, int calls, int moves_at):
+    """Pairs of routes, in calls that take both ranks ``ns(route, other's route, number)``.
+
+    ``moves_at``: from this call on rank 1 alone has noticed that the distance is another.
+    """
+    cdef RouteChoice[2] choices
+    cdef int64_t now = 1
+    cdef int number, rank
+    begin_choice(&choices[0])
+    begin_choice(&choices[1])
+    routes = []
+    for number in range(calls):
+        tried = choices[0].tried, choices[1].tried
+        routes.append(tried)
+        now += <int64_t> ns(*tried, number)
+        for rank in range(2):
+            add_call(&choices[rank], now, rank == 1 and number >= moves_at,
+                     number // TURN_CALLS % 2 == rank)
     return routes
