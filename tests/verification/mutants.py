@@ -160,8 +160,8 @@ MUTANTS = (
         if not message.finished:
             status = receive_more"""),), AHEAD),
     Mutant("overwrites_what_it_sends", "OVERWRITES_WHAT_IT_SENDS",
-           (Edit(STREAMS, "if message.behind != NULL and message.behind.done <",
-                 "if False and message.behind.done <"),), AHEAD),
+           (Edit(STREAMS, "return message.behind != NULL and message.behind.done <",
+                 "return False and message.behind.done <"),), AHEAD),
     Mutant("direct_no_closing_exchange", "NO_CLOSING_EXCHANGE",
            (Edit("smcoll/coll/peer_buffers.pyx",
                  "return barrier_all_read(team) if status == DONE else status",
