@@ -5,7 +5,7 @@ cdef enum:
     KERNEL_ROUTE = 1           # read by the receivers in the sender's memory (cross_memory)
     ROUTES = 2
     BURST_CALLS = 8
-    TURN_CALLS = 2 * BURST_CALLS    # of each rank's turns to measure out of the ordinary
+    TURN_CALLS = 2 * BURST_CALLS    # in which one rank may begin a trial at once
     ROUTE_CLASSES = 16         # sizes, by powers of two from SMALLEST_ROUTED on
     SMALLEST_ROUTED = 262144   # bytes that a rank hands out
 

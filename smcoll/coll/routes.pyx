@@ -10,9 +10,9 @@ that was measured is forgotten.
 
 What counts is the time from one call's end to the next one's, not that in the call. A rank's own
 calls become shorter where receivers copy for it, and then all take longer; and who reads lines in
-their owner's cache makes the owner's next stores to them dearer. Time between calls is the same for
-all ranks, and has both in it. What the program computes there makes differences smaller, so that
-the route stays as it is.
+their owner's cache makes the owner's next stores to them dearer. The time from end to end is on the
+average the same for all ranks, and has both in it. What the program computes in between makes
+differences smaller, so that the route stays as it is.
 
 The other ranks' routes are in it, too: where one of two sends staged and the other through the
 kernel, one does nearly all the copying. So a rank whose route takes longer now than the other one
@@ -69,10 +69,10 @@ cdef void add_call(RouteChoice *choice, int64_t now, uint32_t moves, bint in_tur
     """A call by the route ``tried`` has ended ``now``, in ns. ``moves``: how often the distance has
     changed. ``in_turn``: this rank may measure the other route out of the ordinary."""
     cdef int at = <int> choice.calls
-    cdef int64_t ns = now - choice.ended
+    cdef int64_t before = choice.ended, ns = now - before
     choice.ended = now
-    if ns == now:
-        return  # the first call
+    if before == 0:
+        return
     while at > 0 and choice.sample[at - 1] > ns:
         choice.sample[at] = choice.sample[at - 1]
         at -= 1
@@ -93,6 +93,7 @@ cdef void forget(RouteChoice *choice) noexcept nogil:
 
 
 cdef bint is_overtaken(const RouteChoice *choice) noexcept nogil:
+    """Whether calls took clearly less time by the other route, when that was measured last."""
     return choice.ns[1 - choice.taken] < FASTER * choice.ns[choice.taken]
 
 

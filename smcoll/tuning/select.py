@@ -110,10 +110,10 @@ def defaults(collective: str, ranks: int, oversubscribed: bool,
     if collective == "barrier":
         return [(UNLIMITED, "all_read", 0, ALL_SEGMENTS)]
     if collective == "bcast":
-        long_rows = [(UNLIMITED, "fan_out", 64 * KIB, ALL_SEGMENTS)]
-        if ranks <= 2:
-            return [(256 * KIB, "fan_out", 32 * KIB, ALL_SEGMENTS), *long_rows]
-        return long_rows
+        long_row = (UNLIMITED, "fan_out", 64 * KIB, ALL_SEGMENTS)
+        if ranks > 2:
+            return [long_row]
+        return [(256 * KIB, "fan_out", 32 * KIB, ALL_SEGMENTS), long_row]
     if collective == "reduce":
         if ranks <= 2:
             return [(256 * KIB, "fan_in", 32 * KIB, ALL_SEGMENTS),
@@ -161,8 +161,8 @@ def kernel_copy_sizes(config, ranks: int, core_cache: int = 0) -> dict[str, int]
 
     ``measured_routes`` says of which that is only done where it turns out to be faster. In an
     Allgather that has to be left alone where blocks fit a core's own cache (of ``core_cache``
-    bytes): who reads them there makes their owner's next stores to them dearer, which is behind the
-    call, so its time does not tell.
+    bytes): who reads them there makes their owner's next stores to them dearer, and a program that
+    computes much between its calls would not see that in their time.
     """
     fixed = config.internals.kernel_copy_size
     if ranks > 2:

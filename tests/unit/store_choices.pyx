@@ -139,11 +139,8 @@ def routes_taken(ns, int calls, int moves_at=1 << 30):
     return routes
 
 
-def routes_of_two_ranks(ns, int calls, int moves_at):
-    """Pairs of routes, in calls that take both ranks ``ns(route, other's route, number)``.
-
-    ``moves_at``: from this call on rank 1 alone has noticed that the distance is another.
-    """
+def routes_of_two_ranks(ns, int calls):
+    """Pairs of routes, in calls that take both ranks ``ns(route, other's route, number)``."""
     cdef RouteChoice[2] choices
     cdef int64_t now = 1
     cdef int number, rank
@@ -155,6 +152,5 @@ def routes_of_two_ranks(ns, int calls, int moves_at):
         routes.append(tried)
         now += <int64_t> ns(*tried, number)
         for rank in range(2):
-            add_call(&choices[rank], now, rank == 1 and number >= moves_at,
-                     number // TURN_CALLS % 2 == rank)
+            add_call(&choices[rank], now, 0, number // TURN_CALLS % 2 == rank)
     return routes
