@@ -65,7 +65,7 @@ cdef inline void choose_store_class(Call *call) noexcept nogil:
     call.chosen = NULL
     call.sections_before = 0
     if has_own_kernels(call):
-        call.chosen = store_class(call.team, call.nbytes)
+        call.chosen = store_class(call.team, call.nbytes, call.sections)
     if call.chosen != NULL:
         # Ranks that store nothing count these sections, too: the number is the same on all ranks.
         call.sections_before = call.chosen.sections

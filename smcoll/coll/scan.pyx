@@ -8,17 +8,17 @@ dependent steps, and as many vectors to read. Where ranks share cores it is the 
 lower ranks run ahead, and who has a turn finds several calls, or sections, to go on with.
 """
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from smcoll.barrier cimport (
     acquire_slot_waiting, post_line, release_slot, take_inline_slot, wait_line,
 )
-from smcoll.base.kernels cimport Operation, copy_bytes, reduce_operands
+from smcoll.base.kernels cimport Operation, copy_bytes, copy_result, reduce_operands
 from smcoll.coll.pipeline cimport (
     STEP_IN, Section, complete, heard, offer, plan_call, post, put, reduce_for_all, reduce_from,
     region, stores_of, writable,
 )
-from smcoll.coll.stores cimport UNKNOWN_STORES
+from smcoll.coll.stores cimport UNKNOWN_STORES, end_reading, start_reading
 from smcoll.segment cimport Line, rooted_line
 from smcoll.sync.team cimport DONE, BankCursor, Team
 
@@ -186,5 +186,18 @@ cdef void reduce_vectors(Call *call, Section *section, const void **arrays) noex
             kind = stores_of(call, section, rank)
     # In place, the own operand is read before it is overwritten, element by element.
     call.sources[mine] = call.send + section.offset
-    if operands > 0:
+    if operands == 1:
+        take_alone(call, kind, call.recv + section.offset, call.sources[0], section.nbytes)
+    elif operands > 0:
         reduce_from(call, kind, call.recv + section.offset, operands, section.nbytes)
+
+
+cdef inline void take_alone(Call *call, int kind, char *out, const void *source,
+                            size_t nbytes) noexcept nogil:
+    """Of one vector, which is the result: copied with the stores of copies, not of reductions."""
+    cdef int64_t began
+    if out == source:
+        return
+    began = start_reading(call.chosen, kind, nbytes)
+    copy_result(out, source, nbytes, False, kind)
+    end_reading(call.chosen, kind, began, nbytes)

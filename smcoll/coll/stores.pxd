@@ -11,8 +11,9 @@ cdef enum:
     UNKNOWN_STORES = 0xff      # in a line: its owner did not choose
 
 
-cdef StoreClass *store_class(Team *team, size_t nbytes) noexcept nogil
+cdef StoreClass *store_class(Team *team, size_t nbytes, uint64_t sections) noexcept nogil
 cdef StoreClass *store_class_of(Team *team, int collective, size_t nbytes) noexcept nogil
+cdef void tell_overlap(const Team *team, StoreClass *chosen, uint64_t pieces) noexcept nogil
 cdef describe_stores(Team *team, int collective, size_t nbytes)
 cdef int init_stores(Team *team, int fixed, bint far) except -1
 cdef void survey_again(Team *team, size_t nbytes) noexcept nogil

@@ -8,9 +8,9 @@ best everywhere, and on virtual machines distances change within seconds.
 
 So it is measured. Every rank samples what its own stores cost it, and what reading for its user
 cost it by the kind of the stores before, which the writer tells in the section's line. (Who reads
-in order to pass on counts that as its own storing.) Readers publish their figures; a writer adds
-both and takes the cheapest kind. Nothing has to be agreed on: any kind gives the same bytes, and
-each is complete before the flag behind it is stored.
+in order to pass on counts that as its own storing.) Readers publish their figures; a writer takes
+the kind that is cheapest in all (``cost_in_calls``). Nothing has to be agreed on: any kind gives
+the same bytes, and each is complete before the flag behind it is stored.
 
 Figures are kept apart by collective and by size (powers of two), since both change what else a copy
 has to wait for. First comes a survey: some rounds through the ring of segments, of which one
@@ -46,7 +46,10 @@ from smcoll.base.atomics cimport load_relaxed, store_relaxed
 from smcoll.base.kernels cimport (
     STORES_KINDS, STORES_NON_TEMPORAL, STORES_ORDINARY, STORES_STRING, has_stores,
 )
-from smcoll.base.signature cimport COLLECTIVE_REDUCE, COLLECTIVES, collective_in
+from smcoll.base.signature cimport (
+    COLLECTIVE_BCAST, COLLECTIVE_EXSCAN, COLLECTIVE_REDUCE, COLLECTIVE_SCAN, COLLECTIVES,
+    collective_in,
+)
 from smcoll.coll.distance cimport look_at_distance
 from smcoll.segment cimport STORE_CLASSES, read_costs
 from smcoll.sync.team cimport Team
@@ -61,6 +64,7 @@ cdef enum:
     SAMPLED_ROUNDS = 3         # with each kind, and one between them
     TRIAL_ROUNDS = 2 * SAMPLED_ROUNDS + 1
     SURVEY_ROUNDS = 3
+    WINS_NEEDED = 4            # those by BETTER count twice
     ALL_KINDS = -1             # on trial: a survey
     SHORTEST_PAUSE = 8         # rounds from one trial's begin to the next, a power of two,
     LONGEST_PAUSE = 1 << 14    # as all are
@@ -71,7 +75,10 @@ cdef enum:
     COST_BITS = 21             # of each kind in a published word
 
 cdef double NS_A_LINE = 64.0 / UNIT
-cdef double BETTER = 0.85      # a kind that costs less than so much of what the one in use does
+# A kind that costs less than so much of what the one in use does replaces it, in so many trials in
+# a row: two, or twice as many where it is near (one figure may be a tenth off).
+cdef double BETTER = 0.85
+cdef double A_LITTLE_BETTER = 0.96
 cdef double OUTLIER = 2.0      # a sample counts at most so many times what was known
 cdef double TRIAL_SHARE = 0.005   # of all time is for what trials cost more
 
@@ -88,9 +95,13 @@ cdef int class_number(size_t nbytes) noexcept nogil:
     return number
 
 
-cdef StoreClass *store_class(Team *team, size_t nbytes) noexcept nogil:
+cdef StoreClass *store_class(Team *team, size_t nbytes, uint64_t sections) noexcept nogil:
     """Of this rank's current call, for a vector of so many bytes. NULL: no choice."""
-    return store_class_of(team, collective_in(team.signature), nbytes)
+    cdef int collective = collective_in(team.signature)
+    cdef StoreClass *chosen = store_class_of(team, collective, nbytes)
+    if chosen != NULL:
+        tell_overlap(team, chosen, sections if flows_one_way(collective) else 1)
+    return chosen
 
 
 cdef StoreClass *store_class_of(Team *team, int collective, size_t nbytes) noexcept nogil:
@@ -102,6 +113,11 @@ cdef StoreClass *store_class_of(Team *team, int collective, size_t nbytes) noexc
     chosen = &team.stores.classes[collective * STORE_CLASSES + number]
     chosen.rests = team.number == team.tried_in > 0
     return chosen
+
+
+cdef void tell_overlap(const Team *team, StoreClass *chosen, uint64_t pieces) noexcept nogil:
+    """In so many pieces, of which one is written while another one is read."""
+    chosen.overlapped = 1 if team.oversubscribed else max(pieces, <uint64_t> 1)
 
 
 # ---------------------------------------------------------------------- as a writer
@@ -172,9 +188,22 @@ cdef bint find_costs(Team *team, StoreClass *chosen, int kind) noexcept nogil:
     chosen.written[chosen.stores] = writing_used
     if (reading == 0) != (reading_used == 0):
         return False
-    chosen.cost[kind] = chosen.written[kind] + reading
-    chosen.cost[chosen.stores] = chosen.written[chosen.stores] + reading_used
+    chosen.cost[kind] = cost_in_calls(chosen, chosen.written[kind], reading)
+    chosen.cost[chosen.stores] = cost_in_calls(
+        chosen, chosen.written[chosen.stores], reading_used)
     return True
+
+
+cdef inline double cost_in_calls(const StoreClass *chosen, double writing,
+                                 double reading) noexcept nogil:
+    """Of the two stages of a pipeline the longer one counts, and the other one in one section."""
+    return max(writing, reading) + min(writing, reading) / chosen.overlapped
+
+
+cdef inline bint flows_one_way(int collective) noexcept nogil:
+    """Whether ranks that write hand on to ranks that read; else each rank does both."""
+    return (COLLECTIVE_BCAST <= collective <= COLLECTIVE_REDUCE
+            or COLLECTIVE_SCAN <= collective <= COLLECTIVE_EXSCAN)
 
 
 cdef void plan_trial(StoreClass *chosen, uint64_t round) noexcept nogil:
@@ -240,16 +269,25 @@ cdef void end_trial(Team *team, StoreClass *chosen, uint64_t round) noexcept nog
         chosen.failures += 1
     else:
         chosen.failures = 0
-        if chosen.cost[kind] >= BETTER * chosen.cost[chosen.stores]:
-            chosen.challenger = -1
-        elif was_unknown or chosen.challenger == kind:
-            chosen.stores = kind
-            chosen.challenger = -1
-            chosen.alarms = 0
-        else:
-            # ... replaces it if it does so twice: the machine may have been disturbed.
-            chosen.challenger = kind
+        challenge(chosen, kind, was_unknown)
     plan_trial(chosen, round)
+
+
+cdef void challenge(StoreClass *chosen, int kind, bint at_once) noexcept nogil:
+    """Where this kind is cheaper now than the one in use, it may replace it."""
+    cdef double used = chosen.cost[chosen.stores]
+    cdef bint is_better = chosen.cost[kind] < BETTER * used
+    if chosen.cost[kind] >= A_LITTLE_BETTER * used:
+        chosen.challenger = -1
+        return
+    if chosen.challenger != kind:
+        chosen.challenger = kind
+        chosen.wins = 0
+    chosen.wins += 2 if is_better else 1
+    if is_better and at_once or chosen.wins >= WINS_NEEDED:
+        chosen.stores = kind
+        chosen.challenger = -1
+        chosen.alarms = 0
 
 
 cdef void end_survey(Team *team, StoreClass *chosen, uint64_t round) noexcept nogil:
@@ -259,11 +297,9 @@ cdef void end_survey(Team *team, StoreClass *chosen, uint64_t round) noexcept no
         if (has_stores(kind) and find_costs(team, chosen, kind)
                 and chosen.cost[kind] < chosen.cost[cheapest]):
             cheapest = kind
-    if chosen.cost[cheapest] < BETTER * chosen.cost[chosen.stores]:
-        chosen.stores = cheapest
-        chosen.alarms = 0
     chosen.challenger = -1
     chosen.failures = 0
+    challenge(chosen, cheapest, True)
     plan_trial(chosen, round)
 
 
@@ -400,6 +436,7 @@ cdef int init_stores(Team *team, int fixed, bint far) except -1:
             # Reduced straight into the region, without a copy on the way.
             chosen.stores = STORES_ORDINARY
         chosen.challenger = -1
+        chosen.overlapped = 1
         plan_survey(chosen, 0)
         # More than all ranks' sections between two rounds of a trial.
         chosen.forgotten = 64 * team.size

@@ -45,7 +45,7 @@ from smcoll.coll.peer_buffers cimport (
 )
 from smcoll.coll.stores cimport (
     UNKNOWN_STORES, add_store_sample, end_reading, next_stores, start_reading, store_class_of,
-    tell_stores, told_stores,
+    tell_overlap, tell_stores, told_stores,
 )
 from smcoll.datatype.convertor cimport copy_message, pack_next, unpack_next
 from smcoll.memory.cross_memory cimport read_memory
@@ -107,6 +107,10 @@ cdef void begin_exchange(Exchange *exchange) noexcept nogil:
         if exchange.outgoing[i].convertor.runs == NULL:
             # (Run by run other stores are used.)
             exchange.outgoing[i].chosen = stream_class(exchange.team, exchange.outgoing[i].nbytes)
+        if exchange.outgoing[i].chosen != NULL:
+            tell_overlap(exchange.team, exchange.outgoing[i].chosen,
+                         1 if exchange.receives > 0 else
+                         exchange.outgoing[i].nbytes // exchange.outgoing[i].chunk)
     for i in range(exchange.receives):
         exchange.incoming[i].done = exchange.incoming[i].nbytes = 0
         exchange.incoming[i].begun = exchange.incoming[i].finished = False

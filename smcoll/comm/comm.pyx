@@ -139,8 +139,10 @@ def explain_on_node(engine, collective, nbytes):
         parameters["inline"] = True
     elif collective != "barrier":
         parameters.update(section_bytes=row.section_bytes, segments=row.segments,
-                          pipelined=row.pipelined, stores=stores, stores_because=why,
-                          around_caches_from=engine.around_caches_from(collective))
+                          pipelined=row.pipelined, stores=stores, stores_because=why)
+        around_caches_from = engine.around_caches_from(collective)
+        if around_caches_from is not None:
+            parameters["around_caches_from"] = around_caches_from
     reason = row.reason
     if row.algorithm == SHARED_HEAP:
         reason += ": arrays there are read and written where they lie, others are staged"

@@ -1,6 +1,6 @@
 """The engine of one communicator whose ranks are on one node."""
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport SIZE_MAX, int64_t, uint64_t
 
 from smcoll.algos cimport functions_of
 from smcoll.barrier cimport use_segments
@@ -335,8 +335,9 @@ cdef class NodeEngine(Engine):
         return describe_stores(self.team, collective, nbytes)
 
     def around_caches_from(self, collective):
-        """From how many bytes on a collective's result is written around the caches."""
-        return self.team.streaming_from[<int> COLLECTIVE_NUMBERS[collective]]
+        """From how many bytes on a collective's result goes around the caches; None: never."""
+        cdef size_t nbytes = self.team.streaming_from[<int> COLLECTIVE_NUMBERS[collective]]
+        return None if nbytes == SIZE_MAX else nbytes
 
     @property
     def uses_heaps(self):

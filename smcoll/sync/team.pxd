@@ -50,13 +50,15 @@ cdef struct StoreClass:
     uint32_t forgotten         # reads of other kinds after which a kind comes up anew
     # As a writer.
     int stores                 # the kind in use
-    int challenger             # the kind that was cheaper once; -1: none
+    int challenger             # the kind that was cheaper in the last trial; -1: none
+    int wins                   # in so many trials in a row, counted as WINS_NEEDED says
     uint64_t sections          # that the class has had, of calls in which others stored, too
     uint64_t trial             # the round that begins the next trial, or began this one,
     int on_trial               # which kind it tries; ALL_KINDS: a survey,
     uint64_t turn              # which segments take part,
     bint is_new                # none of them has yet,
     bint is_due                # a survey is to begin
+    uint32_t overlapped        # pieces of a call, of which one is written while another is read
     bint rests                 # this call tries an algorithm: no sample of it counts here
     bint was_late              # this rank stored nothing in the rounds of its survey
     uint32_t moves             # Distance.moves when it began, or when another was planned

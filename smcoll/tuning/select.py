@@ -213,15 +213,16 @@ def streaming_sizes(ranks: int, cache: int) -> dict[str, int]:
 
     ``cache``: bytes of the ranks' last-level caches together, 0 if unknown. Measured
     (docs/performance.md): it pays, even where the program reads the result next, from where the
-    arrays of all ranks together are as large as these caches, in a Bcast twice as large. Reductions
-    don't care, a long Scatter goes through the kernel.
+    arrays of all ranks together are as large as these caches, in a Bcast twice as large. Allreduces
+    don't care, a long Scatter goes through the kernel. Where a rank's result is reduced straight
+    into its array it does not (Scan, Exscan: not here).
     """
     cache = cache or 32 << 20
     # How many bytes the arrays of all ranks have for each byte that a rank's call counts: its
     # result, or the whole vector in a Reduce_scatter.
     arrays = {"bcast": ranks, "reduce": ranks + 1, "allreduce": 2 * ranks, "gather": 2,
               "scatter": 2 * ranks, "allgather": ranks + 1, "alltoall": 2 * ranks,
-              "reduce_scatter": ranks + 1, "scan": 2 * ranks, "exscan": 2 * ranks}
+              "reduce_scatter": ranks + 1}
     early = ("gather", "allgather", "alltoall")
     return {collective: (cache if collective in early else 2 * cache) // copies
             for collective, copies in arrays.items()}

@@ -29,8 +29,10 @@ cdef class Pair:
     cdef unsigned long long sections, fresh
     cdef unsigned int ring
 
-    def __cinit__(self, size_t nbytes, bint far=False, int fresh=64, int ring=16):
-        """``fresh``: sections at the beginning that use their memory for the first time."""
+    def __cinit__(self, size_t nbytes, bint far=False, int fresh=64, int ring=16, int overlapped=1,
+                  int collective=2):
+        """``fresh``: sections at the beginning that use their memory for the first time;
+        ``overlapped``: sections of a call, of which one is written while another is read."""
         compute_layout(&self.writer.layout, 2, 2, 8, 131072, 4, 64, 64, 4096)
         self.reader.layout = self.writer.layout
         self.base = <char *> calloc(self.writer.layout.total, 1)
@@ -39,13 +41,13 @@ cdef class Pair:
         self.writer.base = self.reader.base = self.base
         self.writer.size = self.reader.size = 2
         self.reader.rank = 1
-        self.writer.signature = self.reader.signature = <unsigned long long> 2 << 59
+        self.writer.signature = self.reader.signature = <unsigned long long> collective << 59
         init_stores(&self.writer, -1, far)
         init_stores(&self.reader, -1, far)
         self.nbytes = nbytes
         self.fresh, self.ring = fresh, ring
-        self.written = store_class(&self.writer, nbytes)
-        self.read = store_class(&self.reader, nbytes)
+        self.written = store_class(&self.writer, nbytes, overlapped)
+        self.read = store_class(&self.reader, nbytes, overlapped)
 
     def __dealloc__(self):
         free_stores(&self.writer)
@@ -116,7 +118,7 @@ def has_choice(size_t nbytes, int ranks):
     team.rank = 0
     team.signature = 0
     init_stores(&team, -1, False)
-    found = store_class(&team, nbytes) != NULL
+    found = store_class(&team, nbytes, 1) != NULL
     free_stores(&team)
     free(team.base)
     return found

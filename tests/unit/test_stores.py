@@ -277,6 +277,28 @@ def test_a_writer_follows_by_trials_where_no_change_of_the_distance_shows(choice
             assert sum(last[kind] for kind in good) > 0.95 * 5000
 
 
+@has_all_kinds
+@pytest.mark.parametrize("collective, overlapped, best", [
+    (2, 1, "non_temporal"),    # a Bcast of one section: first written, then read
+    (2, 8, "string"),          # of more: one is written while another is read
+    (4, 8, "non_temporal"),    # an Allreduce: each rank writes and reads
+])
+def test_of_overlapped_writing_and_reading_the_dearer_counts(choices, collective, overlapped, best):
+    pair = choices.Pair(32768, overlapped=overlapped, collective=collective)
+    used(pair, 2000, costs(9000, 3000, 500), costs(3000, 3000, 4000))
+    assert pair.in_use == best
+
+
+@has_all_kinds
+def test_a_kind_that_is_a_tenth_cheaper_is_found_in_several_trials(choices):
+    pair = choices.Pair(32768, far=True)
+    read = costs(1000, 1000, 1000)
+    used(pair, 1000, costs(3000, 2000, 1000), read)
+    assert pair.in_use == "non_temporal"
+    used(pair, 16 * 1000, costs(3000, 800, 1000), read)
+    assert pair.in_use == "string"
+
+
 def test_figures_that_are_disturbed_do_not_make_the_choice_flap(choices):
     rng = random.Random(3)
     pair = choices.Pair(32768)
