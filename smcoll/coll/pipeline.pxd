@@ -108,7 +108,8 @@ cdef struct Call:
     # What is known of the kinds of stores for what others read. It decides how fast they are, never
     # what they store. NULL: there is no choice.
     StoreClass *chosen
-    uint64_t sections_before   # of earlier calls with that choice
+    uint64_t sections_before   # of earlier calls with that choice,
+    uint64_t unlike_before     # of which so many followed another algorithm
     size_t section_bytes       # of all sections but the last
     size_t extent              # bytes of a region that a section may use
     uint64_t sections

@@ -63,12 +63,13 @@ cdef inline void choose_store_class(Call *call) noexcept nogil:
     Its sections are counted there, since a kind of stores is tried in sections of some numbers.
     """
     call.chosen = NULL
-    call.sections_before = 0
+    call.sections_before = call.unlike_before = 0
     if has_own_kernels(call):
         call.chosen = store_class(call.team, call.nbytes, call.sections)
     if call.chosen != NULL:
         # Ranks that store nothing count these sections, too: the number is the same on all ranks.
         call.sections_before = call.chosen.sections
+        call.unlike_before = call.chosen.unlike
         if not call.chosen.rests:
             call.chosen.sections += call.sections
 
@@ -91,8 +92,9 @@ cdef void open_section(Call *call, Section *section, uint64_t number) noexcept n
     section.slot = team.segments
     # Where in the regions: short vectors begin elsewhere in each pass, for the sake of caches only.
     section.place = place_in_turn(section.slot.pass_, places, call.extent)
-    # The class itself counts: others may have used less of the memory.
-    section.is_fresh = call.sections_before + number < places * ring
+    # The class itself counts: others may have used less of the memory, another algorithm other
+    # places.
+    section.is_fresh = call.sections_before + number < call.unlike_before + places * ring
     call.opened = number + 1
     if not call.single_segment or call.opened == call.sections:
         advance_cursor(&team.layout, &team.segments)

@@ -114,7 +114,8 @@ cdef int scan_chain(Call *call) noexcept nogil:
 
 
 cdef int pass_prefix_on(Call *call, Section *section) noexcept nogil:
-    cdef int status, mine = call.team.rank
+    cdef int status, kind = UNKNOWN_STORES, mine = call.team.rank
+    cdef int64_t began
     cdef const char *send = call.send + section.offset
     cdef char *recv = call.recv + section.offset
     cdef const char *before = NULL
@@ -139,8 +140,12 @@ cdef int pass_prefix_on(Call *call, Section *section) noexcept nogil:
         post(call, section, STEP_IN)
         if before != NULL and not call.exclusive:
             return DONE
+    if before != NULL:
+        kind = stores_of(call, section, mine - 1)
+    began = start_reading(call.chosen, kind, section.nbytes)
     take_result(call.operation, recv, before, prefix, send, section.nbytes, section.elements,
                 call.exclusive)
+    end_reading(call.chosen, kind, began, section.nbytes)
     return DONE
 
 

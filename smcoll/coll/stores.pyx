@@ -47,8 +47,8 @@ from smcoll.base.kernels cimport (
     STORES_KINDS, STORES_NON_TEMPORAL, STORES_ORDINARY, STORES_STRING, has_stores,
 )
 from smcoll.base.signature cimport (
-    COLLECTIVE_BCAST, COLLECTIVE_EXSCAN, COLLECTIVE_REDUCE, COLLECTIVE_SCAN, COLLECTIVES,
-    collective_in,
+    COLLECTIVE_BCAST, COLLECTIVE_EXSCAN, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER,
+    COLLECTIVE_SCAN, COLLECTIVES, collective_in,
 )
 from smcoll.coll.distance cimport look_at_distance
 from smcoll.segment cimport STORE_CLASSES, read_costs
@@ -367,19 +367,27 @@ cdef void survey_again(Team *team, size_t nbytes) noexcept nogil:
     long: vectors may be stored in parts.
     """
     cdef int collective, number
+    cdef StoreClass *chosen
     for collective in range(COLLECTIVES):
         for number in range(class_number(nbytes) + 1):
-            team.stores.classes[collective * STORE_CLASSES + number].is_due = True
+            chosen = &team.stores.classes[collective * STORE_CLASSES + number]
+            chosen.is_due = True
+            chosen.unlike = chosen.sections
 
 
 cdef bint stores_are_settled(const Team *team, int collective, size_t nbytes) noexcept nogil:
-    """Whether this rank has no survey for such calls before it."""
-    cdef int number = class_number(nbytes)
+    """Whether this rank has no survey for such calls before it. (Those of a Reduce_scatter follow
+    its block, or the whole vector.)"""
+    cdef size_t shortest = nbytes // team.size if collective == COLLECTIVE_REDUCE_SCATTER else nbytes
+    cdef int number
     cdef const StoreClass *chosen
-    if team.stores.fixed >= 0 or number < 0:
+    if team.stores.fixed >= 0:
         return True
-    chosen = &team.stores.classes[collective * STORE_CLASSES + number]
-    return chosen.on_trial != ALL_KINDS and not chosen.is_due
+    for number in range(max(class_number(shortest), 0), class_number(nbytes) + 1):
+        chosen = &team.stores.classes[collective * STORE_CLASSES + number]
+        if chosen.sections > 0 and (chosen.on_trial == ALL_KINDS or chosen.is_due):
+            return False
+    return True
 
 
 # ---------------------------------------------------------------------- as a reader

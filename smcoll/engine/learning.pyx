@@ -71,7 +71,7 @@ from smcoll.tuning.variants import to_try
 
 cdef enum:
     FIRST_LOOK = 32            # calls of a class before it is explored
-    PATIENCE_WITH_STORES = 64  # at most so many later, where kinds of stores are being compared
+    PATIENCE_WITH_STORES = 128  # at most so many later, where kinds of stores are being compared
     LOOK_AGAIN = 4             # and again after so many times the calls it had
     LOOK_AT_KNOWN = 512        # what an earlier job has found is looked at after so many
     # Calls that rank 0 counts one by one: a communicator's first ones and, while there is work,

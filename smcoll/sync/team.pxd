@@ -53,6 +53,7 @@ cdef struct StoreClass:
     int challenger             # the kind that was cheaper in the last trial; -1: none
     int wins                   # in so many trials in a row, counted as WINS_NEEDED says
     uint64_t sections          # that the class has had, of calls in which others stored, too
+    uint64_t unlike            # so many of them followed another algorithm than the next one
     uint64_t trial             # the round that begins the next trial, or began this one,
     int on_trial               # which kind it tries; ALL_KINDS: a survey,
     uint64_t turn              # which segments take part,
