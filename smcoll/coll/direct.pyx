@@ -37,7 +37,11 @@ from smcoll.segment cimport Line, segment_line
 from smcoll.sync.team cimport DONE, FAILED_MISMATCH, BankCursor, Team, next_rank
 
 cdef enum:
-    FAN_IN_SECTION = 32768     # of a Reduce that all ranks stage
+    # Sections of a Reduce that two ranks stage, as in select.defaults: of vectors up to here, and
+    # of longer ones.
+    SHORT_VECTOR = 256 << 10
+    SHORT_SECTION = 32 << 10
+    LONG_SECTION = 64 << 10
     OWN_FIRST = 512 << 10      # blocks up to here are copied to their own rank first (docs/heap.md)
 
 
@@ -117,7 +121,9 @@ cdef api int reduce_shared_heap(Call *call) noexcept nogil:
         return status
     if all_stage and call.team.size <= 2 and call.operation.kernel != NULL:
         shorter = call.plan[0]
-        shorter.section_bytes = min(shorter.section_bytes, <size_t> FAN_IN_SECTION)
+        shorter.section_bytes = min(
+            shorter.section_bytes,
+            <size_t> (SHORT_SECTION if call.nbytes <= SHORT_VECTOR else LONG_SECTION))
         call.plan = &shorter
         return reduce_fan_in(call)
     if all_stage:
