@@ -8,6 +8,9 @@ cdef enum:
     TURN_CALLS = 2 * BURST_CALLS    # in which one rank may begin a trial at once
     ROUTE_CLASSES = 16         # sizes, by powers of two from SMALLEST_ROUTED on
     SMALLEST_ROUTED = 262144   # bytes that a rank hands out
+    # Of an Allgather, so many that staged messages, which take a little longer, are one call in
+    # nine; not more, since meanwhile nobody looks whether the kernel is faster.
+    DETOUR_CALLS = 250
 
 
 # What a rank knows of the two routes for messages of one collective and size. Private to the rank.

@@ -21,7 +21,8 @@ did has that measured again at once; ranks in turn, since two that change places
 Allgather between two ranks has a third way, through the data regions, which is a little faster than
 staged messages are. It has to be agreed on. Nothing is sent for that: after each call both ranks
 know whether either block was offered to be read through the kernel. Where that has been so in none
-of 32 calls, both go through the data regions for 250 calls, and then send messages again.
+of 32 calls, both go through the data regions for 250 calls, and then send messages again. So they
+begin: a program that makes few such calls measures nothing.
 """
 
 from libc.stdint cimport int64_t
@@ -34,9 +35,6 @@ cdef enum:
     # Of an Allgather's calls. Longer than the first bursts of staged messages, so that the kernel
     # has had its trial.
     DETOUR_BEHIND = 4 * BURST_CALLS
-    # So many that staged messages, which take a little longer, are one call in nine; not more,
-    # since meanwhile nobody looks whether the kernel has become faster.
-    DETOUR_CALLS = 250
 
 cdef double FASTER = 0.9       # a route replaces another that takes more than 1 / FASTER as long
 

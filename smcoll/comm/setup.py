@@ -196,15 +196,16 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instruc
             if heaps is not None:
                 engine.use_heaps(heaps, select.direct_sizes(config, size, core_cache))
             engine.use_core_cache(core_cache)
+            nbytes, caches = sysfs.last_level_caches()
+            cache = nbytes * min(caches, size)
             if not config.internals.streaming_size:
-                nbytes, caches = sysfs.last_level_caches()
-                engine.write_around_caches(select.streaming_sizes(
-                    size, nbytes * min(caches, size)))
+                engine.write_around_caches(select.streaming_sizes(size, cache))
             decisions, to_learn = decide(records[0]["table"], core_cache)
             engine.use(decisions)
             if reads:
-                engine.use_processes(memories, select.kernel_copy_sizes(config, size, core_cache),
-                                     select.measured_routes(config, size))
+                engine.use_processes(
+                    memories, select.kernel_copy_sizes(config, size, core_cache, cache),
+                    select.measured_routes(config, size))
             if learns:
                 cpus = max(1, int(min(len(frozenset().union(*masks)), quota)))
                 engine.learn(to_learn, records[0]["known"], kind, cpus, config.learn == "on")

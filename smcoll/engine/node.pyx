@@ -10,6 +10,7 @@ from smcoll.base.signature cimport (
 )
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.pipeline cimport Call, Plan, fits_lines, has_own_kernels
+from smcoll.coll.routes cimport DETOUR_CALLS, ROUTE_CLASSES
 from smcoll.coll.stores cimport describe_stores
 from smcoll.coll.streams cimport chunk_bytes
 from smcoll.engine.call cimport CallProtocol
@@ -244,7 +245,11 @@ cdef class NodeEngine(Engine):
 
     def use_processes(self, records, sizes, measured):
         """The ranks can read each other's memory through the kernel, from so many bytes on."""
+        cdef int number
         self.peers.use_processes(records, sizes, measured)
+        if "allgather" in measured:
+            for number in range(ROUTE_CLASSES):
+                self.detours[number].left = DETOUR_CALLS
         if not self.uses_heaps and "allgather" not in self.config.named:
             self.messages_from = self.team.kernel_copy_from[COLLECTIVE_ALLGATHER]
 

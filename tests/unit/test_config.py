@@ -254,6 +254,16 @@ def test_only_what_outgrows_the_last_level_cache_is_written_around_it(ranks):
     assert select.streaming_sizes(ranks, cache=0) == sizes    # unknown: taken to be 32 MiB
 
 
+@pytest.mark.parametrize("ranks", [3, 8, 16])
+def test_an_alltoall_of_more_ranks_is_read_through_the_kernel_where_it_outgrows_the_caches(ranks):
+    for cache in (32 << 20, 256 << 20):
+        handed_out = select.kernel_copy_sizes(smcoll.Config(), ranks, cache=cache)["alltoall"]
+        # What all ranks send and receive.
+        assert 2 * cache - 2 * ranks < 2 * ranks * handed_out <= 2 * cache
+    assert select.kernel_copy_sizes(smcoll.Config(), ranks) == select.kernel_copy_sizes(
+        smcoll.Config(), ranks, cache=32 << 20)    # unknown: taken to be 32 MiB
+
+
 @pytest.mark.one_node
 @pytest.mark.mpi(2, 4)
 def test_from_where_results_are_written_around_the_caches(comm_world):
