@@ -376,13 +376,15 @@ cdef void survey_again(Team *team, size_t nbytes) noexcept nogil:
 
 
 cdef bint stores_are_settled(const Team *team, int collective, size_t nbytes) noexcept nogil:
-    """Whether this rank has no survey for such calls before it. (Those of a Reduce_scatter follow
-    its block, or the whole vector.)"""
-    cdef size_t shortest = nbytes // team.size if collective == COLLECTIVE_REDUCE_SCATTER else nbytes
+    """Whether this rank has no survey for such calls before it."""
+    cdef size_t shortest = nbytes
     cdef int number
     cdef const StoreClass *chosen
     if team.stores.fixed >= 0:
         return True
+    if collective == COLLECTIVE_REDUCE_SCATTER:
+        # Its class is that of a block, or of the whole vector: that depends on the algorithm.
+        shortest = nbytes // team.size
     for number in range(max(class_number(shortest), 0), class_number(nbytes) + 1):
         chosen = &team.stores.classes[collective * STORE_CLASSES + number]
         if chosen.sections > 0 and (chosen.on_trial == ALL_KINDS or chosen.is_due):

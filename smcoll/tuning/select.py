@@ -162,9 +162,9 @@ def kernel_copy_sizes(config, ranks: int, core_cache: int = 0, cache: int = 0) -
     ``measured_routes`` says of which that is only done where it turns out to be faster. In an
     Allgather that has to be left alone where blocks fit a core's own cache (of ``core_cache``
     bytes): who reads them there makes their owner's next stores to them dearer, and a program that
-    computes much between its calls would not see that in their time. In an Alltoall of more than two
-    ranks it pays from where the arrays of all ranks are twice as large as their last-level caches
-    together (``cache`` bytes; 0 if unknown): before, it takes up to twice as long
+    computes much between its calls would not see that in their time. In an Alltoall of more than
+    two ranks it pays from where the arrays of all ranks are twice as large as their last-level
+    caches together (``cache`` bytes; 0 if unknown): before, it takes up to twice as long
     (docs/notebook-heap.md).
     """
     fixed = config.internals.kernel_copy_size
