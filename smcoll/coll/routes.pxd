@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t, uint32_t
 
 cdef enum:
     STAGED_ROUTE = 0           # through the chunks of the streams
-    KERNEL_ROUTE = 1           # read by the receivers in the sender's memory (cross_memory)
+    IN_PLACE_ROUTE = 1         # read by the receivers where the message lies
     ROUTES = 2
     BURST_CALLS = 8
     TURN_CALLS = 2 * BURST_CALLS    # in which one rank may begin a trial at once
@@ -34,6 +34,7 @@ cdef struct Detour:
 
 
 cdef void end_messages(Detour *detour, bint staged) noexcept nogil
-cdef void begin_choice(RouteChoice *choice) noexcept nogil
+# Which begins with this route.
+cdef void begin_choice(RouteChoice *choice, int route) noexcept nogil
 cdef void add_call(RouteChoice *choice, int64_t now, uint32_t moves, bint in_turn) noexcept nogil
 cdef int route_class(size_t nbytes) noexcept nogil

@@ -1,4 +1,6 @@
-"""How long messages go to their receivers: staged, or read through the kernel.
+"""How long messages go to their receivers: staged, or read where they lie.
+
+That is through the kernel in the sender's memory (``cross_memory``), or in its shared heap.
 
 Which is faster depends on the processor, on the kernel, on how far the cores are and on how many
 ranks copy at once: so it is measured. The sender says in a message's first cell where it lies, or
@@ -56,8 +58,8 @@ cdef void end_messages(Detour *detour, bint staged) noexcept nogil:
         detour.left = DETOUR_CALLS
 
 
-cdef void begin_choice(RouteChoice *choice) noexcept nogil:
-    choice.taken = STAGED_ROUTE
+cdef void begin_choice(RouteChoice *choice, int route) noexcept nogil:
+    choice.taken = route
     choice.ended = 0
     choice.moves = 0
     forget(choice)

@@ -31,7 +31,7 @@ from smcoll.comm.reductions import Reductions
 from smcoll.config import Config
 from smcoll.internode.spanning import SpanningEngine
 from smcoll.memory import heap_arrays
-from smcoll.tuning.select import SHARED_HEAP, decision_for, measured_routes
+from smcoll.tuning.select import SHARED_HEAP, decision_for, measured_in_heaps, measured_routes
 
 
 if "SMCOLL_HEAP" in os.environ and Config().heap:
@@ -122,6 +122,8 @@ def explain_on_node(engine, collective, nbytes):
                                               engine.stream_inline + 1)
             reason += ("; a message of so many bytes (in_place_from) that lies in its sender's "
                        "shared heap is read there")
+            if collective in measured_in_heaps(engine.config, engine.size):
+                reason += ", unless staging is measured to be faster"
         if collective in engine.kernel_copy_sizes and row.number == 0:
             parameters["kernel_copy_from"] = engine.kernel_copy_sizes[collective]
             reason += ("; what a rank hands out is read in its memory through the kernel if it "

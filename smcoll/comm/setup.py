@@ -194,7 +194,8 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instruc
                                 progress.poke, budget,
                                 locations=locations)
             if heaps is not None:
-                engine.use_heaps(heaps, select.direct_sizes(config, size, core_cache))
+                engine.use_heaps(heaps, select.direct_sizes(config, size, core_cache),
+                                 select.measured_in_heaps(config, size))
             engine.use_core_cache(core_cache)
             nbytes, caches = sysfs.last_level_caches()
             cache = nbytes * min(caches, size)

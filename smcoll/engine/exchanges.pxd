@@ -18,6 +18,6 @@ cdef class Exchanges:
     cdef int measured(self, Messages messages, int collective, bint may_be_read,
                       int *truncated) noexcept
     cdef int compared(self, Messages messages) noexcept
-    cdef int run(self, Messages messages, int collective, bint may_be_read,
+    cdef int run(self, Messages messages, int collective, bint may_be_read, bint in_heap,
                  int *truncated) noexcept
     cdef place(self, Transfer *message, list grown)

@@ -2,13 +2,13 @@
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport uint64_t
+from libc.stdint cimport SIZE_MAX, uint64_t
 
 from smcoll.barrier cimport agrees_on_bytes
 from smcoll.base.atomics cimport monotonic_ns
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.distance cimport look_at_distance
-from smcoll.coll.routes cimport TURN_CALLS, RouteChoice, add_call
+from smcoll.coll.routes cimport IN_PLACE_ROUTE, TURN_CALLS, RouteChoice, add_call
 from smcoll.coll.streams cimport NEEDS_MEMORY, Exchange, Transfer, begin_exchange, complete_exchange
 from smcoll.datatype.convertor cimport start_convertor
 from smcoll.engine.call cimport CallProtocol
@@ -38,17 +38,24 @@ cdef class Exchanges:
                       int *truncated) noexcept:
         """``run``, and where the faster way is looked for, what this one took."""
         cdef RouteChoice *choice = NULL
+        cdef bint in_heap = True
         cdef int status
-        may_be_read = may_be_read and self.peers.may_be_read(collective, messages.outgoing,
-                                                             messages.sends, &choice)
-        status = self.run(messages, collective, may_be_read, truncated)
+        if may_be_read:
+            choice = self.peers.choice_in_heap(collective, messages.outgoing, messages.sends)
+            if choice != NULL:
+                in_heap = choice.tried == IN_PLACE_ROUTE
+                may_be_read = False
+            else:
+                may_be_read = self.peers.may_be_read(collective, messages.outgoing,
+                                                     messages.sends, &choice)
+        status = self.run(messages, collective, may_be_read, in_heap, truncated)
         if choice != NULL:
             # All ranks count calls alike, so they are in turn at different ones.
             add_call(choice, monotonic_ns(), self.team.distance.moves,
                      self.team.call // TURN_CALLS % <uint64_t> self.team.size
                      == <uint64_t> self.team.rank)
             if choice.calls == 0:
-                # What goes through the kernel has no stores that would look.
+                # What is read where it lies has no stores that would look.
                 look_at_distance(self.team)
         if status == DONE and messages.agreed > 0:
             status = self.compared(messages)
@@ -66,12 +73,12 @@ cdef class Exchanges:
                 return FAILED_MISMATCH
         return DONE
 
-    cdef int run(self, Messages messages, int collective, bint may_be_read,
+    cdef int run(self, Messages messages, int collective, bint may_be_read, bint in_heap,
                  int *truncated) noexcept:
         """DONE or a FAILED code; ``truncated``: how many messages were longer than their room.
 
         ``collective``: 0 for a stage of a call over several nodes. ``may_be_read``: what is sent,
-        in private memory, through the kernel.
+        in private memory, through the kernel; ``in_heap``: in a shared heap, where it lies.
         """
         cdef Exchange exchange
         cdef int status, i
@@ -91,7 +98,7 @@ cdef class Exchanges:
             result = messages.own_place.nbytes
         for i in range(messages.receives):
             result += messages.incoming[i].room
-        exchange.direct_from = self.team.direct_from[collective]
+        exchange.direct_from = self.team.direct_from[collective] if in_heap else SIZE_MAX
         streaming = result >= self.team.streaming_from[collective]
         for i in range(messages.receives):
             messages.incoming[i].convertor.streaming = streaming

@@ -239,9 +239,9 @@ cdef class NodeEngine(Engine):
 
     # ------------------------------------------------------------------ set once, on all alike
 
-    def use_heaps(self, heaps, sizes):
+    def use_heaps(self, heaps, sizes, measured):
         """Take over every rank's heap; from how many bytes messages are read there."""
-        self.peers.use_heaps(heaps, sizes)
+        self.peers.use_heaps(heaps, sizes, measured)
 
     def use_processes(self, records, sizes, measured):
         """The ranks can read each other's memory through the kernel, from so many bytes on."""
@@ -309,7 +309,7 @@ cdef class NodeEngine(Engine):
         self.go_on()
         self.protocol.enter(True)
         self.protocol.publish(signature, 0, 0)
-        status = self.exchanges.run(messages, 0, False, &truncated)
+        status = self.exchanges.run(messages, 0, False, True, &truncated)
         self.protocol.leave(status)
         return truncated
 

@@ -15,10 +15,14 @@ cdef class PeerMemory:
     cdef HeapView *heap_views
     cdef readonly dict direct_sizes       # from where on messages are read in heaps, by collective
     cdef readonly dict kernel_copy_sizes  # from where on they may do so, by collective
-    # By collective: ROUTE_CLASSES choices where they do so if it is faster; else NULL.
+    # By collective: ROUTE_CLASSES choices where they do so if it is faster; else NULL. Through the
+    # kernel; in heaps.
     cdef RouteChoice *routes[COLLECTIVES]
+    cdef RouteChoice *heap_routes[COLLECTIVES]
     cdef OtherProcess *processes   # where the ranks can read each other's memory
 
     cdef void keep(self, const void *buffer) noexcept nogil
     cdef bint may_be_read(self, int collective, const Transfer *outgoing, int sends,
                           RouteChoice **choice) noexcept
+    cdef RouteChoice *choice_in_heap(self, int collective, const Transfer *outgoing,
+                                     int sends) noexcept

@@ -4,13 +4,14 @@ cimport cython
 from libc.stdlib cimport free, malloc
 
 from smcoll.base.signature cimport COLLECTIVES
+from smcoll.coll.peer_buffers cimport own_offset
 from smcoll.coll.routes cimport (
-    KERNEL_ROUTE, ROUTE_CLASSES, RouteChoice, begin_choice, route_class,
+    IN_PLACE_ROUTE, ROUTE_CLASSES, STAGED_ROUTE, RouteChoice, begin_choice, route_class,
 )
 from smcoll.coll.streams cimport Transfer
 from smcoll.engine.member cimport Member
 from smcoll.memory.cross_memory cimport OtherProcess, fill_process
-from smcoll.memory.heap cimport HeapView, PeerHeap, heap_keep, own_heap
+from smcoll.memory.heap cimport STAGED, HeapView, PeerHeap, heap_keep, own_heap
 from smcoll.sync.team cimport Team
 
 from smcoll.algos import COLLECTIVE_NUMBERS
@@ -31,11 +32,13 @@ cdef class PeerMemory:
         free(self.processes)
         for collective in range(COLLECTIVES):
             free(self.routes[collective])
+            free(self.heap_routes[collective])
 
-    def use_heaps(self, heaps, sizes):
+    def use_heaps(self, heaps, sizes, measured):
         """Take over every rank's heap, as mapped here; None for the own one.
 
-        ``sizes``: from how many bytes messages are read there, by collective.
+        ``sizes``: from how many bytes messages are read there, by collective; in those that are
+        ``measured`` where staging does not turn out to be faster.
         """
         cdef Team *team = &self.member.team
         cdef PeerHeap peer
@@ -54,6 +57,8 @@ cdef class PeerMemory:
         for collective, nbytes in sizes.items():
             team.direct_from[<int> COLLECTIVE_NUMBERS[collective]] = nbytes
         self.direct_sizes = sizes
+        for collective in measured:
+            self.heap_routes[<int> COLLECTIVE_NUMBERS[collective]] = new_choices(IN_PLACE_ROUTE)
 
     def use_processes(self, records, sizes, measured):
         """The ranks can read each other's memory through the kernel: every one's record.
@@ -62,8 +67,7 @@ cdef class PeerMemory:
         ``measured`` where it turns out to be faster.
         """
         cdef Team *team = &self.member.team
-        cdef RouteChoice *choices
-        cdef int rank, i
+        cdef int rank
         self.processes = <OtherProcess *> malloc(team.size * sizeof(OtherProcess))
         if self.processes == NULL:
             raise MemoryError()
@@ -74,12 +78,7 @@ cdef class PeerMemory:
             team.kernel_copy_from[<int> COLLECTIVE_NUMBERS[collective]] = nbytes
         self.kernel_copy_sizes = sizes
         for collective in measured:
-            choices = <RouteChoice *> malloc(ROUTE_CLASSES * sizeof(RouteChoice))
-            if choices == NULL:
-                raise MemoryError()
-            for i in range(ROUTE_CLASSES):
-                begin_choice(&choices[i])
-            self.routes[<int> COLLECTIVE_NUMBERS[collective]] = choices
+            self.routes[<int> COLLECTIVE_NUMBERS[collective]] = new_choices(STAGED_ROUTE)
 
     cdef void keep(self, const void *buffer) noexcept nogil:
         """This rank leaves a call in which others may still use ``buffer`` where it lies."""
@@ -103,4 +102,27 @@ cdef class PeerMemory:
             return False
         if self.routes[collective] != NULL:
             choice[0] = &self.routes[collective][route_class(total)]
-        return choice[0] == NULL or choice[0].tried == KERNEL_ROUTE
+        return choice[0] == NULL or choice[0].tried == IN_PLACE_ROUTE
+
+    cdef RouteChoice *choice_in_heap(self, int collective, const Transfer *outgoing,
+                                     int sends) noexcept:
+        """What knows whether the receiver should read this message in this rank's heap, as long as
+        that is measured; NULL: nothing."""
+        cdef Team *team = &self.member.team
+        if (sends != 1 or self.heap_routes[collective] == NULL
+                or outgoing.nbytes < team.direct_from[collective]
+                or outgoing.convertor.runs != NULL
+                or own_offset(team, outgoing.convertor.address, outgoing.nbytes) == STAGED):
+            return NULL
+        return &self.heap_routes[collective][route_class(outgoing.nbytes)]
+
+
+cdef RouteChoice *new_choices(int first) except NULL:
+    """For each size, beginning with this route."""
+    cdef RouteChoice *choices = <RouteChoice *> malloc(ROUTE_CLASSES * sizeof(RouteChoice))
+    cdef int i
+    if choices == NULL:
+        raise MemoryError()
+    for i in range(ROUTE_CLASSES):
+        begin_choice(&choices[i], first)
+    return choices

@@ -212,6 +212,17 @@ def direct_sizes(config, ranks: int, core_cache: int = 0) -> dict[str, int]:
             for collective, nbytes in shortest.items()}
 
 
+def measured_in_heaps(config, ranks: int) -> tuple[str, ...]:
+    """Collectives whose senders find out whether a message should be read in their heap (`routes`).
+
+    While cores are far staging is faster, for what fits their caches. Between more ranks one's own
+    choice would be lost in what the others do.
+    """
+    if config.internals.direct_size or ranks > 2:
+        return ()
+    return ("gather", "scatter", "alltoall")
+
+
 def streaming_sizes(ranks: int, cache: int) -> dict[str, int]:
     """From how many bytes of result on a rank writes it around the caches, by collective.
 

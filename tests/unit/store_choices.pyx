@@ -7,7 +7,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
 from smcoll.coll.distance cimport note_line
-from smcoll.coll.routes cimport TURN_CALLS, RouteChoice, add_call, begin_choice
+from smcoll.coll.routes cimport STAGED_ROUTE, TURN_CALLS, RouteChoice, add_call, begin_choice
 from smcoll.segment cimport compute_layout
 from smcoll.coll.stores cimport (
     add_read_sample, add_store_sample, free_stores, init_stores, next_stores, samples_read,
@@ -132,7 +132,7 @@ def routes_taken(ns, int calls, int moves_at=1 << 30):
     cdef RouteChoice choice
     cdef int64_t now = 1
     cdef int number
-    begin_choice(&choice)
+    begin_choice(&choice, STAGED_ROUTE)
     routes = []
     for number in range(calls):
         routes.append(choice.tried)
@@ -146,8 +146,8 @@ def routes_of_two_ranks(ns, int calls):
     cdef RouteChoice[2] choices
     cdef int64_t now = 1
     cdef int number, rank
-    begin_choice(&choices[0])
-    begin_choice(&choices[1])
+    begin_choice(&choices[0], STAGED_ROUTE)
+    begin_choice(&choices[1], STAGED_ROUTE)
     routes = []
     for number in range(calls):
         tried = choices[0].tried, choices[1].tried
