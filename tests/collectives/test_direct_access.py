@@ -127,6 +127,25 @@ def test_messages_are_read_in_place_from_the_size_on_that_explain_says(comm_worl
             comm.rank == 0 and least["gather"] <= 8 * LARGE)
 
 
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
+def test_two_ranks_try_whether_a_message_in_a_heap_is_faster_staged(comm_world):
+    config = chosen.config(heap=True, strict=True, heap_threshold=32 << 10, direct_size=0)
+    with smcoll.Comm(comm_world, config) as comm:
+        told = comm.explain("alltoall", 8 * LARGE)
+        assert "unless staging is measured to be faster" in told.reason
+        count = told.parameters["in_place_from"] // 8
+        send, recv = smcoll.zeros(2 * count), smcoll.empty(2 * count)
+        moved = []
+        for number in range(60):
+            before = sum(row["direct_bytes"] for row in comm.stats())
+            send[:] = 10 * number + comm.rank
+            comm.Alltoall(send, recv)
+            assert (recv[:count] == 10 * number).all() and (recv[count:] == 10 * number + 1).all()
+            moved.append(sum(row["direct_bytes"] for row in comm.stats()) - before)
+        assert set(moved) == {0, 8 * count} and moved[0] > 0
+
+
 def test_arrays_that_fit_a_cores_own_cache_are_staged():
     config = chosen.config(heap_threshold=32 << 10, direct_size=0)
     assert select.direct_sizes(config, 2, 1 << 20) == {
