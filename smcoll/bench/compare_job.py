@@ -11,7 +11,7 @@ from smcoll.algorithms import ALGORITHMS
 from smcoll.bench.points import points_of
 from smcoll.tuning.select import SHARED_HEAP
 
-HEAP = "smcoll heap"  # the contender with direct access
+HEAP = "smcoll heap"  # the contender whose arrays may be used where they lie
 
 
 @dataclass(frozen=True)

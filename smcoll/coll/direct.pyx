@@ -4,7 +4,8 @@ A call begins with an exchange in which every rank publishes where its buffers l
 (``peer_buffers``), and ends with one that proves that nobody reads or writes them any more. In
 between, each rank is taken as it is: arrays in a heap are read and written there, others go through
 the data regions section by section. All ranks have seen all of it: that nobody stages is known to
-all and needs no sections, and where everybody does, the call goes on as it would without heaps.
+all and needs no sections, and where everybody does, or one says that all do, the call goes on as a
+staged one. The operands of the ranks are combined in the same order either way.
 
 Who writes what (protocol rule 1): rank r alone writes the r-th slice of every rank's result, after
 the first exchange (its owner is in the call) and before it enters the last one (its owner leaves
@@ -78,11 +79,11 @@ cdef int exchange_buffers(Call *call, bint *nobody_stages, bint *all_stage) noex
         buffers.send = own_offset(team, call.send, call.nbytes)
         if mine:
             buffers.recv = own_offset(team, call.recv, call.nbytes)
-    publish_buffers(team, &buffers, team.nbytes)
+    publish_buffers(team, &buffers, team.nbytes, call.staged_by_all)
     operand_addresses(call)[team.rank] = call.send if buffers.send != STAGED else NULL
     result_addresses(call)[team.rank] = call.recv if buffers.recv != STAGED else NULL
     status = learn_buffers(team, call.nbytes, call.nbytes, operand_addresses(call),
-                           result_addresses(call), NULL)
+                           result_addresses(call), NULL, call.staged_by_all)
     if status != DONE:
         return status
     nobody_stages[0] = all_stage[0] = True
@@ -370,14 +371,15 @@ cdef int exchange_blocks(Call *call, Gathering *blocks) noexcept nogil:
     buffers.send = buffers.recv = STAGED
     if blocks.send.runs == NULL:
         buffers.send = own_offset(team, blocks.send.address, blocks.send_bytes)
-    publish_buffers(team, &buffers, blocks.send_bytes)
+    publish_buffers(team, &buffers, blocks.send_bytes, call.staged_by_all)
     call.sources[team.rank] = blocks.send.address if buffers.send != STAGED else NULL
     lengths(call)[team.rank] = blocks.send_bytes
     if blocks.longest <= OWN_FIRST:
         # While the others come.
         copy_own_block(call, blocks)
     # What was sent, not what we have room for: whether anybody stages is known to all alike.
-    status = learn_buffers(team, 0, 0, call.sources, NULL, lengths(call))
+    status = learn_buffers(team, 0, 0, call.sources, NULL, lengths(call),
+                           call.staged_by_all)
     if status != DONE:
         return status
     for i in range(1, team.size):

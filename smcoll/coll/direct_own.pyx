@@ -35,9 +35,10 @@ cdef int exchange_operands(Call *call, size_t operand_bytes, size_t result_bytes
                          and call.recv < call.send + operand_bytes)
     buffers.recv = STAGED
     buffers.send = STAGED if overlap else own_offset(team, call.send, operand_bytes)
-    publish_buffers(team, &buffers, team.nbytes)
+    publish_buffers(team, &buffers, team.nbytes, call.staged_by_all)
     operand_addresses(call)[team.rank] = call.send if buffers.send != STAGED else NULL
-    return learn_buffers(team, operand_bytes, 0, operand_addresses(call), NULL, NULL)
+    return learn_buffers(team, operand_bytes, 0, operand_addresses(call), NULL, NULL,
+                         call.staged_by_all)
 
 
 cdef int ranks_that_stage(Call *call) noexcept nogil:

@@ -5,7 +5,8 @@ from smcoll.segment cimport Line
 from smcoll.sync.team cimport Team
 
 
-# What a rank says of its buffers of a call: offsets in its heap, or STAGED.
+# What a rank says of its buffers of a call: offsets in its heap, or STAGED. `send` STAGED_BY_ALL:
+# all ranks take all buffers of this call as STAGED.
 cdef struct PeerBuffers:
     uint64_t send
     uint64_t recv
@@ -13,9 +14,10 @@ cdef struct PeerBuffers:
 
 cdef uint64_t own_offset(const Team *team, const void *address, size_t nbytes) noexcept nogil
 cdef int find(Team *team, int rank, uint64_t offset, size_t nbytes, char **address) noexcept nogil
-cdef Line *publish_buffers(Team *team, const PeerBuffers *buffers, size_t nbytes) noexcept nogil
+cdef Line *publish_buffers(Team *team, const PeerBuffers *buffers, size_t nbytes,
+                           bint staged_by_all) noexcept nogil
 cdef int learn_buffers(Team *team, size_t send_bytes, size_t recv_bytes, const void **send_at,
-                       const void **recv_at, size_t *lengths) noexcept nogil
+                       const void **recv_at, size_t *lengths, bint staged_by_all) noexcept nogil
 cdef int still_in_the_call(Team *team, int rank) noexcept nogil
 cdef int end_in_agreement(Team *team) noexcept nogil
 

@@ -1,14 +1,15 @@
 """Where ranks keep their buffers: published by the owner, checked by who reads or writes there.
 
 An offset in the owner's heap, or STAGED: then its data go through its region as ever. Which of the
-two is the owner's business (protocol rule 3).
+two is the owner's business (protocol rule 3). A rank may also say STAGED_BY_ALL; since every rank
+reads what every rank has published, all know it before they use any buffer.
 """
 
 from libc.string cimport memcpy
 
 from smcoll.barrier cimport barrier_all_read, post_line_length, wait_line, wait_line_with_length
 from smcoll.base.atomics cimport fence_acquire, load_acquire, load_relaxed
-from smcoll.memory.heap cimport STAGED, heap_address, heap_offset
+from smcoll.memory.heap cimport STAGED, STAGED_BY_ALL, heap_address, heap_offset
 from smcoll.segment cimport exchange_line, status_of
 from smcoll.sync.team cimport DONE, FAILED_DAMAGED, FAILED_POISONED, next_rank
 
@@ -34,22 +35,31 @@ cdef int find(Team *team, int rank, uint64_t offset, size_t nbytes, char **addre
     return FAILED_DAMAGED
 
 
-cdef Line *publish_buffers(Team *team, const PeerBuffers *buffers, size_t nbytes) noexcept nogil:
-    """Into the own slot of a new synchronising exchange; ``nbytes``: the length to publish."""
+cdef Line *publish_buffers(Team *team, const PeerBuffers *buffers, size_t nbytes,
+                           bint staged_by_all) noexcept nogil:
+    """Into the own slot of a new synchronising exchange; ``nbytes``: the length to publish.
+
+    ``staged_by_all``: say that instead.
+    """
+    cdef PeerBuffers published = buffers[0]
     cdef Line *line
+    if staged_by_all:
+        published.send = STAGED_BY_ALL
+        published.recv = STAGED
     team.exchanges += 1
     line = exchange_line(&team.layout, team.base, team.rank, <int> (team.exchanges & 1))
-    memcpy(line.payload, buffers, sizeof(PeerBuffers))
+    memcpy(line.payload, &published, sizeof(published))
     post_line_length(team, line, team.exchanges, nbytes)
     return line
 
 
 cdef int learn_buffers(Team *team, size_t send_bytes, size_t recv_bytes, const void **send_at,
-                       const void **recv_at, size_t *lengths) noexcept nogil:
+                       const void **recv_at, size_t *lengths, bint staged_by_all) noexcept nogil:
     """What the others published in this exchange: their buffers' addresses here, NULL where staged.
 
     ``recv_at``: NULL where only what ranks send is published. ``lengths``: NULL where all agree on
     ``send_bytes``; else each rank's own length is put there, and bounds what it sends.
+    ``staged_by_all``: this rank said so.
     """
     cdef PeerBuffers buffers
     cdef Line *line
@@ -67,11 +77,19 @@ cdef int learn_buffers(Team *team, size_t send_bytes, size_t recv_bytes, const v
         if status != DONE:
             return status
         read_buffers(line, &buffers)
+        if buffers.send == STAGED_BY_ALL:
+            staged_by_all = True
+            continue
         status = find(team, rank, buffers.send, nbytes, <char **> &send_at[rank])
         if status == DONE and recv_at != NULL:
             status = find(team, rank, buffers.recv, recv_bytes, <char **> &recv_at[rank])
         if status != DONE:
             return status
+    if staged_by_all:
+        for rank in range(team.size):
+            send_at[rank] = NULL
+            if recv_at != NULL:
+                recv_at[rank] = NULL
     return DONE
 
 

@@ -1,19 +1,19 @@
 from libc.stdint cimport int64_t, uint32_t
 
 cdef enum:
-    STAGED_ROUTE = 0           # through the chunks of the streams
-    IN_PLACE_ROUTE = 1         # read by the receivers where the message lies
+    STAGED_ROUTE = 0           # through the chunks of the streams, or the data regions
+    IN_PLACE_ROUTE = 1         # used by other ranks where the message, or array, lies
     ROUTES = 2
     BURST_CALLS = 8
     TURN_CALLS = 2 * BURST_CALLS    # in which one rank may begin a trial at once
     ROUTE_CLASSES = 16         # sizes, by powers of two from SMALLEST_ROUTED on
-    SMALLEST_ROUTED = 262144   # bytes that a rank hands out
+    SMALLEST_ROUTED = 262144   # bytes that a rank hands out, or of the call
     # Of an Allgather, so many that staged messages, which take a little longer, are one call in
     # nine; not more, since meanwhile nobody looks whether the kernel is faster.
     DETOUR_CALLS = 250
 
 
-# What a rank knows of the two routes for messages of one collective and size. Private to the rank.
+# What a rank knows of the two routes of one collective and size. Private to the rank.
 cdef struct RouteChoice:
     int taken                  # the faster one
     int tried                  # that of this burst

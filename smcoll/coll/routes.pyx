@@ -16,6 +16,9 @@ their owner's cache makes the owner's next stores to them dearer. The time from 
 average the same for all ranks, and has both in it. What the program computes in between makes
 differences smaller, so that the route stays as it is.
 
+In collectives on arrays in shared heaps in which all ranks exchange where these lie (``direct``),
+rank 0 chooses for all, in the same way: so its calls are measured, and it tells the others.
+
 The other ranks' routes are in it, too: where one of two sends staged and the other through the
 kernel, one does nearly all the copying. So a rank whose route takes longer now than the other one
 did has that measured again at once; ranks in turn, since two that change places gain nothing.

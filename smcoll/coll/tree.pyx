@@ -234,6 +234,9 @@ cdef int combine_children(Call *call, Section *section, char *out,
         section.progress += 1
         if filled == call.at_once or section.progress == children:
             call.sources[0] = user if section.progress <= call.at_once else out
+            if call.team.size == 2 and call.up.child[0] == 0:
+                # In rank order, as where the arrays lie in shared heaps (direct.pyx).
+                call.sources[0], call.sources[1] = call.sources[1], call.sources[0]
             if to_region:
                 reduce_into(call, section, out, 1 + filled, section.nbytes)
             else:

@@ -31,7 +31,7 @@ from smcoll.comm.reductions import Reductions
 from smcoll.config import Config
 from smcoll.internode.spanning import SpanningEngine
 from smcoll.memory import heap_arrays
-from smcoll.tuning.select import SHARED_HEAP, decision_for, measured_in_heaps, measured_routes
+from smcoll.tuning.select import SHARED_HEAP, decision_for, measured_routes
 
 
 if "SMCOLL_HEAP" in os.environ and Config().heap:
@@ -122,7 +122,7 @@ def explain_on_node(engine, collective, nbytes):
                                               engine.stream_inline + 1)
             reason += ("; a message of so many bytes (in_place_from) that lies in its sender's "
                        "shared heap is read there")
-            if collective in measured_in_heaps(engine.config, engine.size):
+            if collective in engine.measured_in_heaps:
                 reason += ", unless staging is measured to be faster"
         if collective in engine.kernel_copy_sizes and row.number == 0:
             parameters["kernel_copy_from"] = engine.kernel_copy_sizes[collective]
@@ -148,6 +148,8 @@ def explain_on_node(engine, collective, nbytes):
     reason = row.reason
     if row.algorithm == SHARED_HEAP:
         reason += ": arrays there are read and written where they lie, others are staged"
+        if collective in engine.measured_in_heaps:
+            reason += "; or all are, where that is measured to be faster"
     elif engine.uses_heaps and collective != "barrier":
         reason += "; staged, wherever the arrays lie"
     return Explanation(collective, nbytes, "shared memory", row.algorithm, parameters, reason,

@@ -193,9 +193,6 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instruc
             engine = NodeEngine(mapping, config, rank, size, oversubscribed, instructions,
                                 progress.poke, budget,
                                 locations=locations)
-            if heaps is not None:
-                engine.use_heaps(heaps, select.direct_sizes(config, size, core_cache),
-                                 select.measured_in_heaps(config, size))
             engine.use_core_cache(core_cache)
             nbytes, caches = sysfs.last_level_caches()
             cache = nbytes * min(caches, size)
@@ -203,6 +200,10 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instruc
                 engine.write_around_caches(select.streaming_sizes(size, cache))
             decisions, to_learn = decide(records[0]["table"], core_cache)
             engine.use(decisions)
+            # Behind `use`, which is the end of measuring in heaps.
+            if heaps is not None:
+                engine.use_heaps(heaps, select.direct_sizes(config, size, core_cache),
+                                 select.measured_in_heaps(config, size))
             if reads:
                 engine.use_processes(
                     memories, select.kernel_copy_sizes(config, size, core_cache, cache),

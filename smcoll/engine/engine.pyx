@@ -189,6 +189,7 @@ cdef class Engine:
         call.root = root
         call.sources = self.sources
         call.holds_gil = holds_gil
+        call.staged_by_all = False
 
     cdef reduction_kernel kernel_of(self, int op, int element_type) noexcept nogil:
         return reduction_kernel_for(op, element_type, self.instruction_set)

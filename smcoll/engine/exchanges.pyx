@@ -5,10 +5,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport SIZE_MAX, uint64_t
 
 from smcoll.barrier cimport agrees_on_bytes
-from smcoll.base.atomics cimport monotonic_ns
 from smcoll.buffers.messages cimport Messages
-from smcoll.coll.distance cimport look_at_distance
-from smcoll.coll.routes cimport IN_PLACE_ROUTE, TURN_CALLS, RouteChoice, add_call
+from smcoll.coll.routes cimport IN_PLACE_ROUTE, TURN_CALLS, RouteChoice
 from smcoll.coll.streams cimport NEEDS_MEMORY, Exchange, Transfer, begin_exchange, complete_exchange
 from smcoll.datatype.convertor cimport start_convertor
 from smcoll.engine.call cimport CallProtocol
@@ -51,12 +49,8 @@ cdef class Exchanges:
         status = self.run(messages, collective, may_be_read, in_heap, truncated)
         if choice != NULL:
             # All ranks count calls alike, so they are in turn at different ones.
-            add_call(choice, monotonic_ns(), self.team.distance.moves,
-                     self.team.call // TURN_CALLS % <uint64_t> self.team.size
-                     == <uint64_t> self.team.rank)
-            if choice.calls == 0:
-                # What is read where it lies has no stores that would look.
-                look_at_distance(self.team)
+            self.peers.note_call(choice, self.team.call // TURN_CALLS % <uint64_t> self.team.size
+                                 == <uint64_t> self.team.rank)
         if status == DONE and messages.agreed > 0:
             status = self.compared(messages)
         return status

@@ -10,7 +10,7 @@ from smcoll.base.signature cimport (
 )
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.pipeline cimport Call, Plan, fits_lines, has_own_kernels
-from smcoll.coll.routes cimport DETOUR_CALLS, ROUTE_CLASSES
+from smcoll.coll.routes cimport DETOUR_CALLS, ROUTE_CLASSES, RouteChoice
 from smcoll.coll.stores cimport describe_stores
 from smcoll.coll.streams cimport chunk_bytes
 from smcoll.engine.call cimport CallProtocol
@@ -94,6 +94,7 @@ cdef class NodeEngine(Engine):
     cdef int carry_out(self, int collective, uint64_t signature, Call *call,
                        const Plan *plan, void *details) except -1 nogil:
         cdef Tally *tally = &self.statistics.carried_out[collective][plan.algorithm]
+        cdef RouteChoice *choice = NULL
         cdef int64_t start, entered = 0
         cdef int status
         cdef bint begins
@@ -113,6 +114,8 @@ cdef class NodeEngine(Engine):
         # Where nothing is learned, the largest number: this is never true.
         if self.team.number >= self.plans.quiet_until:
             entered = self.let_learn(collective, call, begins)
+        if self.peers.chooses_for_all:
+            choice = self.peers.choice_for_all(collective, call)
         start = started(tally, call.nbytes)
         tally.from_c += self.from_c
         self.team.direct_bytes = 0
@@ -122,6 +125,8 @@ cdef class NodeEngine(Engine):
         status = run_collective(call, collective)
         if entered != 0:
             self.learner.depart(entered)
+        if choice != NULL:
+            self.peers.note_call(choice, True)
         finished(tally, start, self.team.direct_bytes)
         if status != DONE:
             self.peers.keep(call.send)
@@ -239,8 +244,14 @@ cdef class NodeEngine(Engine):
 
     # ------------------------------------------------------------------ set once, on all alike
 
+    def use(self, decisions):
+        """As ``Engine.use``; and what is said so is not measured against anything."""
+        Engine.use(self, decisions)
+        self.peers.choose_no_more(decisions)
+
     def use_heaps(self, heaps, sizes, measured):
-        """Take over every rank's heap; from how many bytes messages are read there."""
+        """Take over every rank's heap; from how many bytes messages are read there; in which
+        collectives it is measured whether staging is faster."""
         self.peers.use_heaps(heaps, sizes, measured)
 
     def use_processes(self, records, sizes, measured):
@@ -353,6 +364,11 @@ cdef class NodeEngine(Engine):
     def direct_sizes(self):
         """From how many bytes on messages are read in heaps, by collective."""
         return self.peers.direct_sizes
+
+    @property
+    def measured_in_heaps(self):
+        """Collectives in which it is measured whether staging is faster than a heap."""
+        return self.peers.measured_in_heaps
 
     @property
     def kernel_copy_sizes(self):

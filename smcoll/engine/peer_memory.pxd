@@ -1,6 +1,7 @@
 cimport cython
 
 from smcoll.base.signature cimport COLLECTIVES
+from smcoll.coll.pipeline cimport Call
 from smcoll.coll.routes cimport RouteChoice
 from smcoll.coll.streams cimport Transfer
 from smcoll.engine.member cimport Member
@@ -15,10 +16,13 @@ cdef class PeerMemory:
     cdef HeapView *heap_views
     cdef readonly dict direct_sizes       # from where on messages are read in heaps, by collective
     cdef readonly dict kernel_copy_sizes  # from where on they may do so, by collective
+    cdef readonly set measured_in_heaps   # collectives in which staging may turn out to be faster
     # By collective: ROUTE_CLASSES choices where they do so if it is faster; else NULL. Through the
     # kernel; in heaps.
     cdef RouteChoice *routes[COLLECTIVES]
     cdef RouteChoice *heap_routes[COLLECTIVES]
+    cdef int shared_heap[COLLECTIVES]     # its number where rank 0 chooses so for all; else -1
+    cdef bint chooses_for_all  # this is that rank
     cdef OtherProcess *processes   # where the ranks can read each other's memory
 
     cdef void keep(self, const void *buffer) noexcept nogil
@@ -26,3 +30,5 @@ cdef class PeerMemory:
                           RouteChoice **choice) noexcept
     cdef RouteChoice *choice_in_heap(self, int collective, const Transfer *outgoing,
                                      int sends) noexcept
+    cdef RouteChoice *choice_for_all(self, int collective, Call *call) noexcept nogil
+    cdef void note_call(self, RouteChoice *choice, bint in_turn) noexcept nogil

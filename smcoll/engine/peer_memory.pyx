@@ -3,10 +3,13 @@
 cimport cython
 from libc.stdlib cimport free, malloc
 
+from smcoll.base.atomics cimport monotonic_ns
 from smcoll.base.signature cimport COLLECTIVES
+from smcoll.coll.distance cimport look_at_distance
 from smcoll.coll.peer_buffers cimport own_offset
+from smcoll.coll.pipeline cimport Call, has_own_kernels
 from smcoll.coll.routes cimport (
-    IN_PLACE_ROUTE, ROUTE_CLASSES, STAGED_ROUTE, RouteChoice, begin_choice, route_class,
+    IN_PLACE_ROUTE, ROUTE_CLASSES, STAGED_ROUTE, RouteChoice, add_call, begin_choice, route_class,
 )
 from smcoll.coll.streams cimport Transfer
 from smcoll.engine.member cimport Member
@@ -14,6 +17,7 @@ from smcoll.memory.cross_memory cimport OtherProcess, fill_process
 from smcoll.memory.heap cimport STAGED, HeapView, PeerHeap, heap_keep, own_heap
 from smcoll.sync.team cimport Team
 
+from smcoll.algorithms import ALGORITHMS
 from smcoll.algos import COLLECTIVE_NUMBERS
 
 
@@ -23,8 +27,12 @@ cdef class PeerMemory:
 
     def __cinit__(self, Member member not None):
         self.member = member
+        cdef int collective
         self.direct_sizes = {}
         self.kernel_copy_sizes = {}
+        self.measured_in_heaps = set()
+        for collective in range(COLLECTIVES):
+            self.shared_heap[collective] = -1
 
     def __dealloc__(self):
         cdef int collective
@@ -37,12 +45,12 @@ cdef class PeerMemory:
     def use_heaps(self, heaps, sizes, measured):
         """Take over every rank's heap, as mapped here; None for the own one.
 
-        ``sizes``: from how many bytes messages are read there, by collective; in those that are
-        ``measured`` where staging does not turn out to be faster.
+        ``sizes``: from how many bytes messages are read there, by collective. ``measured``:
+        collectives whose arrays are used there where staging does not turn out to be faster.
         """
         cdef Team *team = &self.member.team
         cdef PeerHeap peer
-        cdef int rank
+        cdef int rank, number
         self.heap_views = <HeapView *> malloc(team.size * sizeof(HeapView))
         if self.heap_views == NULL:
             raise MemoryError()
@@ -57,8 +65,21 @@ cdef class PeerMemory:
         for collective, nbytes in sizes.items():
             team.direct_from[<int> COLLECTIVE_NUMBERS[collective]] = nbytes
         self.direct_sizes = sizes
+        self.measured_in_heaps = set(measured)
         for collective in measured:
-            self.heap_routes[<int> COLLECTIVE_NUMBERS[collective]] = new_choices(IN_PLACE_ROUTE)
+            number = COLLECTIVE_NUMBERS[collective]
+            if collective in sizes:
+                self.heap_routes[number] = new_choices(IN_PLACE_ROUTE)
+            elif team.rank == 0:
+                self.heap_routes[number] = new_choices(IN_PLACE_ROUTE)
+                self.shared_heap[number] = ALGORITHMS[collective].index("shared_heap")
+                self.chooses_for_all = True
+
+    def choose_no_more(self, collectives):
+        """Rank 0 does not choose for all ranks any more whether to stage in these collectives."""
+        self.measured_in_heaps.difference_update(collectives)
+        for collective in collectives:
+            self.shared_heap[<int> COLLECTIVE_NUMBERS[collective]] = -1
 
     def use_processes(self, records, sizes, measured):
         """The ranks can read each other's memory through the kernel: every one's record.
@@ -115,6 +136,30 @@ cdef class PeerMemory:
                 or own_offset(team, outgoing.convertor.address, outgoing.nbytes) == STAGED):
             return NULL
         return &self.heap_routes[collective][route_class(outgoing.nbytes)]
+
+    cdef RouteChoice *choice_for_all(self, int collective, Call *call) noexcept nogil:
+        """On rank 0: say in the call whether all ranks stage its arrays. Returns what is to know
+        how long it takes; NULL: nothing."""
+        cdef RouteChoice *choice
+        call.staged_by_all = False
+        if (call.plan.algorithm != self.shared_heap[collective] or not has_own_kernels(call)
+                or own_offset(&self.member.team, call.send, call.nbytes) == STAGED):
+            return NULL
+        choice = &self.heap_routes[collective][route_class(call.nbytes)]
+        if self.member.team.tried_in == self.member.team.number:
+            # Learning compares this algorithm with others (engine/learning): as it is used.
+            call.staged_by_all = choice.taken == STAGED_ROUTE
+            return NULL
+        call.staged_by_all = choice.tried == STAGED_ROUTE
+        return choice
+
+    cdef void note_call(self, RouteChoice *choice, bint in_turn) noexcept nogil:
+        """A call by a measured route has ended; ``in_turn``: see ``add_call``."""
+        cdef Team *team = &self.member.team
+        add_call(choice, monotonic_ns(), team.distance.moves, in_turn)
+        if choice.calls == 0:
+            # What is read where it lies has no stores that would look.
+            look_at_distance(team)
 
 
 cdef RouteChoice *new_choices(int first) except NULL:

@@ -1,8 +1,10 @@
 from libc.stdint cimport uint64_t
 
 cdef enum:
-    # Offset 0 of a heap's file is its header, never an array: it stands for "not in the heap".
+    # A heap's file begins with its header, no array. So offset 0 stands for "not in the heap",
+    # and 1 for "nor shall anybody's array be used there in this call".
     STAGED = 0
+    STAGED_BY_ALL = 1
 
 
 # A rank's heap, as this process maps it.

@@ -88,8 +88,8 @@ def across_domains(collective: str) -> list[tuple[int, str, int, int]]:
 
 
 def usual_segments(collective: str, ranks: int, domains: int = 1) -> int:
-    """How many segments of a bank long vectors use. Where all ranks post data at once, more than
-    two ranks' rings of many segments don't fit the caches."""
+    """How many segments of a bank vectors of several sections use. Where all ranks post data at
+    once, more than two ranks' rings of many segments don't fit the caches."""
     if (ranks <= 2 or collective in ("bcast", "reduce", "scan", "exscan")
             or (1 < domains < ranks and across_domains(collective))):
         return ALL_SEGMENTS
@@ -213,14 +213,17 @@ def direct_sizes(config, ranks: int, core_cache: int = 0) -> dict[str, int]:
 
 
 def measured_in_heaps(config, ranks: int) -> tuple[str, ...]:
-    """Collectives whose senders find out whether a message should be read in their heap (`routes`).
+    """Collectives in which it is found out whether staging is faster than a shared heap (`routes`).
 
-    While cores are far staging is faster, for what fits their caches. Between more ranks one's own
-    choice would be lost in what the others do.
+    It is while cores are far, for what fits their caches. Of messages their sender finds it,
+    between two ranks only: between more its own choice would be lost in what the others do. In the
+    other collectives rank 0 does, for all; not where the algorithm was set.
     """
-    if config.internals.direct_size or ranks > 2:
+    if config.internals.direct_size:
         return ()
-    return ("gather", "scatter", "alltoall")
+    synchronising = tuple(collective for collective in (
+        "reduce", "allreduce", "reduce_scatter", "allgather") if collective not in config.named)
+    return synchronising if ranks > 2 else ("gather", "scatter", "alltoall", *synchronising)
 
 
 def streaming_sizes(ranks: int, cache: int) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from itertools import pairwise
 
 import chosen
 import numpy as np
@@ -104,6 +105,16 @@ def test_the_same_bits_wherever_arrays_lie(comm_world):
                 results.append(recv.tobytes())
         assert len(set(results)) == 1
         assert len(set(comm.allgather(results[0]))) == 1
+        # Here the order of the operands shows: of equal ones either is a maximum.
+        values = np.where(np.arange(LARGE) % 2, -0.0 if comm.rank == 0 else 0.0,
+                          np.nan if comm.rank == 0 else 1.0)
+        for root in range(comm.size):
+            results = []
+            for send in (values, smcoll.array(values)):
+                for recv in (np.empty_like(values), smcoll.empty_like(values)):
+                    comm.Reduce(send, recv, MPI.MAX, root)
+                    results.append(recv.tobytes())
+            assert comm.rank != root or len(set(results)) == 1
 
 
 @pytest.mark.one_node
@@ -144,6 +155,48 @@ def test_two_ranks_try_whether_a_message_in_a_heap_is_faster_staged(comm_world):
             assert (recv[:count] == 10 * number).all() and (recv[count:] == 10 * number + 1).all()
             moved.append(sum(row["direct_bytes"] for row in comm.stats()) - before)
         assert set(moved) == {0, 8 * count} and moved[0] > 0
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2, 3)
+@pytest.mark.parametrize("collective", ["reduce", "allreduce", "reduce_scatter", "allgather"])
+def test_all_ranks_try_whether_arrays_in_heaps_are_faster_staged(comm_world, collective):
+    config = chosen.config(heap=True, strict=True, heap_threshold=32 << 10, direct_size=0,
+                           learn="off")
+    with smcoll.Comm(comm_world, config) as comm:
+        rows = pairwise(comm.engine.decisions[collective])
+        nbytes = next((row.up_to + 1 for row, after in rows if after.algorithm == "shared_heap"),
+                      None)
+        if nbytes is None:
+            pytest.skip("arrays that don't fit a core's own cache are staged here in any case")
+        told = comm.explain(collective, nbytes)
+        assert "or all are, where that is measured to be faster" in told.reason
+        count = -(-nbytes // 8 // (comm.size if collective == "reduce_scatter" else 1))
+        send = smcoll.zeros(count * (comm.size if collective == "reduce_scatter" else 1))
+        # Only rank 0 decides, and one rank has nothing in a heap: where all stage nobody may look
+        # for the others' arrays either.
+        result = count * (comm.size if collective == "allgather" else 1)
+        recv = np.empty(result) if comm.rank == 1 else smcoll.empty(result)
+        moved = []
+        for number in range(60):
+            before = sum(row["direct_bytes"] for row in comm.stats())
+            send[:] = number + comm.rank
+            recv[:] = -1
+            if collective == "reduce":
+                comm.Reduce(send, recv, root=number % comm.size)
+            elif collective == "allreduce":
+                comm.Allreduce(send, recv)
+            elif collective == "reduce_scatter":
+                comm.Reduce_scatter_block(send, recv)
+            else:
+                comm.Allgather(send, recv)
+            if collective == "allgather":
+                assert np.array_equal(recv, np.repeat(number + np.arange(comm.size), count))
+            elif collective != "reduce" or comm.rank == number % comm.size:
+                assert (recv == comm.size * number + comm.size * (comm.size - 1) // 2).all()
+            moved.append(sum(row["direct_bytes"] for row in comm.stats()) - before)
+        assert moved[0] > 0
+        assert 0 in moved[8:]
 
 
 def test_arrays_that_fit_a_cores_own_cache_are_staged():

@@ -129,8 +129,8 @@ inline write_operand() {
     od
 }
 
-/* publish_buffers, then everybody's: exchange_places. */
-inline exchange_places() {
+/* publish_buffers, then everybody's: exchange_buffers. */
+inline exchange_buffers() {
     next_exchange();
     publish(EXCHANGE_DATA(PARITY), PUBLISHED(place), EXCHANGE_FLAG(PARITY), exchanges);
     i = 1;
@@ -207,7 +207,7 @@ inline check_result() {
 
 /* allreduce_shared_heap */
 inline reduction() {
-    exchange_places();
+    exchange_buffers();
 #ifdef LOOKS_BEFORE_READING
     look_at_everybodys_poison();
 #endif
