@@ -39,7 +39,8 @@ cdef struct Published:
 
 # What one call of a trial took on one rank (learning.pyx); `call` last, with release.
 cdef struct Sample:
-    uint64_t arrived           # ns: monotonic, of the thread's CPU time where ranks share CPUs
+    uint64_t arrived           # ns of the clock that a node's cores have in common
+    uint64_t worked            # ns of CPU time in the call, where ranks share CPUs; else 0
     uint64_t call              # 24 bits of its number as users count, 40 of its time in ns; 0: none
 
 

@@ -21,6 +21,7 @@ cdef class Learner:
     cdef Plans plans
     cdef Sample *samples       # this rank's
     cdef int cpus              # that the ranks may use
+    cdef int64_t cpu_ns        # this thread's CPU time when it arrived, where ranks share CPUs
     # Rank 0 alone.
     cdef readonly bint leads
     cdef uint64_t count_at     # number of the user's call that is looked at next
@@ -53,7 +54,6 @@ cdef class Learner:
     cdef int64_t arrive_on_trial(self, int collective, const Plan *plan,
                                  size_t nbytes) noexcept nogil
     cdef bint is_own_last(self) noexcept nogil
-    cdef int64_t clock(self) noexcept nogil
     cdef void depart(self, int64_t arrived) noexcept nogil
     cdef void draw_next(self, uint64_t number) noexcept nogil
     cdef wait_for_turn(self, int collective, int in_class)

@@ -32,9 +32,10 @@ they do not come, rank 0's next word ends the trial.
 
 **What a trial's call took** is the time from the last rank's arrival to the last one's departure,
 by the clock that all cores of a node have in common. A rank that comes late does not count. Where
-ranks share CPUs, the last one may arrive when the others are done, and that time says nothing: what
-counts is the CPU time of all ranks in the call, divided by the CPUs. (A rank that waits while
-nobody else wants its CPU works, too, for up to a millisecond.)
+ranks share CPUs, the last one may arrive when the others are done: there it is the CPU time of all
+ranks in the call, divided by the CPUs, if that is more. (A rank that waits while nobody else wants
+its CPU works, too, for up to a millisecond. That time alone would not tell that ranks wait in the
+next call for those that are last in this one.)
 
 **In a communicator over several nodes** each node's first rank decides for its node. What is tried
 and counted are the stages in the node; synchronising are the user's calls: a Barrier, or an
@@ -163,10 +164,11 @@ cdef class Learner:
             if self.is_own_last():
                 # Others measure this call until they leave it.
                 self.over = self.team.number
-        return self.clock() if self.plans.trial_left < SAMPLES else 0
-
-    cdef int64_t clock(self) noexcept nogil:
-        return thread_cpu_ns() if self.team.oversubscribed else monotonic_ns()
+        if self.plans.trial_left >= SAMPLES:
+            return 0
+        if self.team.oversubscribed:
+            self.cpu_ns = thread_cpu_ns()
+        return monotonic_ns()
 
     cdef bint is_own_last(self) noexcept nogil:
         """Whether this is rank 0, and the trial the one that it told last: not one that it has
@@ -177,11 +179,13 @@ cdef class Learner:
         """At the end of a call that is measured."""
         cdef int i = SAMPLES - 1 - self.plans.trial_left
         cdef Sample *sample = self.samples + i
-        cdef int64_t ns = self.clock() - arrived
+        cdef int64_t ns = monotonic_ns() - arrived
+        cdef int64_t worked = thread_cpu_ns() - self.cpu_ns if self.team.oversubscribed else 0
         # As in the ring of published calls: no half of one sample for that of another.
         store_relaxed(&sample.call, 0)
         fence_release()
         store_relaxed(&sample.arrived, arrived)
+        store_relaxed(&sample.worked, worked)
         store_release(&sample.call, sample_word(self.team.number, ns))
         if self.is_own_last():
             self.numbers[i] = self.team.number
@@ -389,9 +393,9 @@ cdef class Learner:
         return [ns for ns in times if ns >= 0]
 
     cdef int64_t time_of(self, int sample):
-        """From the last arrival to the last departure, or the CPU time divided by the CPUs; -1
-        where the ranks have different calls."""
-        cdef uint64_t call, arrived, last_arrival = 0, last_departure = 0, worked = 0
+        """From the last arrival to the last departure; the CPU time divided by the CPUs if that is
+        more; -1 where the ranks have different calls."""
+        cdef uint64_t call, arrived, worked, last_arrival = 0, last_departure = 0, work = 0
         cdef Sample *one
         cdef int rank
         if self.plans.told == NULL:
@@ -400,16 +404,15 @@ cdef class Learner:
             one = samples_of(&self.team.layout, self.team.base, rank) + sample
             call = load_acquire(&one.call)
             arrived = load_relaxed(&one.arrived)
+            worked = load_relaxed(&one.worked)
             fence_acquire()
             if (call >> 40 != self.numbers[sample] & NUMBER_BITS or call == 0
                     or load_acquire(&one.call) != call):
                 return -1
             last_arrival = max(last_arrival, arrived)
             last_departure = max(last_departure, arrived + (call & LONGEST_TIME))
-            worked += call & LONGEST_TIME
-        if self.team.oversubscribed:
-            return min(worked // <uint64_t> self.cpus, LONGEST_TIME)
-        return min(last_departure - last_arrival, LONGEST_TIME)
+            work += worked
+        return min(max(last_departure - last_arrival, work // <uint64_t> self.cpus), LONGEST_TIME)
 
 
 cdef bint synchronises(const Team *team, int collective, const Plan *plan,

@@ -12,6 +12,7 @@ from functools import lru_cache
 from smcoll.algorithms import IN_RANK_ORDER, RADICES, STREAMED, TABLE, Algorithm
 from smcoll.config import RADIX_LIMIT, Config
 from smcoll.tuning.select import (
+    ALL_SEGMENTS,
     SHARED_HEAP,
     UNLIMITED,
     Decision,
@@ -82,10 +83,11 @@ def learnable(collective: str, usual: Decision, config: Config, ranks: int,
                     continue
                 one = override(usual, collective, row.name, section_bytes=section or None,
                                **chosen)
-                # The same for all: the trials of stores (coll/stores.pyx) count rounds through
-                # the segments in use.
-                found.append(replace(one, segments=min(usual_segments(collective, ranks, domains),
-                                                       config.segments)))
+                # The same for all of a size: the trials of stores (coll/stores.pyx) count rounds
+                # through the segments in use.
+                segments = (ALL_SEGMENTS if section <= SECTIONS[0]
+                            else usual_segments(collective, ranks, domains))
+                found.append(replace(one, segments=min(segments, config.segments)))
     return tuple(dict.fromkeys(found))[:MOST_VARIANTS]
 
 
