@@ -16,6 +16,7 @@ cdef extern from "atomics.h" nogil:
     int try_lock(int *word) noexcept
     void unlock(int *word) noexcept
     void cpu_pause() noexcept
+    void prefetch_line(const uint64_t *word) noexcept
     int64_t monotonic_ns() noexcept
     int64_t thread_cpu_ns() noexcept
 

@@ -21,6 +21,7 @@ cdef struct RouteChoice:
     uint32_t bursts
     uint32_t next_trial        # number of the burst that tries the other one
     uint32_t verdicts          # how many trials there were
+    uint32_t wins              # in a row that the other one has won
     uint32_t moves             # Distance.moves when they were last measured anew
     double ns[ROUTES]          # from one call's end to the next one's; 0: not known
     int64_t ended              # the last call; 0: there was none

@@ -5,10 +5,10 @@ That is through the kernel in the sender's memory (``cross_memory``), or in its 
 Which is faster depends on the processor, on the kernel, on how far the cores are and on how many
 ranks copy at once: so it is measured. The sender says in a message's first cell where it lies, or
 sends it in chunks; receivers follow. So each rank may choose for itself, and takes the route by
-which its calls took less time. Both have a burst of calls at the beginning, behind one that
-does not count, since memory is touched there for the first time; the slower one has another now and
-then, the rarer the slower it was. Where the distance of the cores changes (``distance``), all
-that was measured is forgotten.
+which its calls took less time. Both have a burst of calls at the beginning, behind one that does
+not count, since memory is touched there for the first time; the slower one has another now and
+then, the rarer the slower it was. Only who wins two trials in a row is taken. Where the distance of
+the cores changes (``distance``), all that was measured is forgotten.
 
 What counts is the time from one call's end to the next one's, not that in the call. A rank's own
 calls become shorter where receivers copy for it, and then all take longer; and who reads lines in
@@ -16,12 +16,12 @@ their owner's cache makes the owner's next stores to them dearer. The time from 
 average the same for all ranks, and has both in it. What the program computes in between makes
 differences smaller, so that the route stays as it is.
 
-In collectives on arrays in shared heaps in which all ranks exchange where these lie (``direct``),
-rank 0 chooses for all, in the same way: so its calls are measured, and it tells the others.
-
 The other ranks' routes are in it, too: where one of two sends staged and the other through the
 kernel, one does nearly all the copying. So a rank whose route takes longer now than the other one
 did has that measured again at once; ranks in turn, since two that change places gain nothing.
+
+In collectives on arrays in shared heaps in which all ranks exchange where these lie (``direct``),
+rank 0 chooses for all, in the same way: so its calls are measured, and it tells the others.
 
 Allgather between two ranks has a third way, through the data regions, which is a little faster than
 staged messages are. It has to be agreed on. Nothing is sent for that: after each call both ranks
@@ -37,6 +37,10 @@ cdef enum:
     FIRST_VERDICTS = 2
     AT_LEAST_BETWEEN = 32      # and between later ones
     AT_MOST_BETWEEN = 1000
+    # Neighbours disturb a virtual machine for as long as a trial, and what is taken is kept for
+    # long: so it has to win twice, with a burst of the one in use in between.
+    WINS = 2
+    BEFORE_NEXT_WIN = 1
     # Of an Allgather's calls. Longer than the first bursts of staged messages, so that the kernel
     # has had its trial.
     DETOUR_BEHIND = 4 * BURST_CALLS
@@ -91,7 +95,7 @@ cdef void add_call(RouteChoice *choice, int64_t now, uint32_t moves, bint in_tur
 cdef void forget(RouteChoice *choice) noexcept nogil:
     """The cores are farther from each other, or nearer: both routes are measured anew."""
     choice.tried = choice.taken
-    choice.calls = choice.bursts = choice.next_trial = choice.verdicts = 0
+    choice.calls = choice.bursts = choice.next_trial = choice.verdicts = choice.wins = 0
     choice.ns[0] = choice.ns[1] = 0
 
 
@@ -114,14 +118,19 @@ cdef void end_burst(RouteChoice *choice, bint in_turn) noexcept nogil:
         choice.tried = 1 - choice.tried
         return
     if was_trial:
-        if is_overtaken(choice):
+        choice.wins = choice.wins + 1 if is_overtaken(choice) else 0
+        if choice.wins == WINS:
             choice.taken = choice.tried
+            choice.wins = 0
         excess = max(0.0, choice.ns[1 - choice.taken] / choice.ns[choice.taken] - 1)
         choice.verdicts += 1
         choice.next_trial = choice.bursts + FIRST_BETWEEN
         if choice.verdicts > FIRST_VERDICTS:
             choice.next_trial = choice.bursts + AT_LEAST_BETWEEN + <int> min(
                 100 * excess, <double> AT_MOST_BETWEEN)
+        if choice.wins > 0:
+            choice.next_trial = choice.bursts + BEFORE_NEXT_WIN
     choice.tried = choice.taken
-    if choice.bursts >= choice.next_trial or in_turn and is_overtaken(choice):
+    if choice.bursts >= choice.next_trial or (
+            in_turn and choice.wins == 0 and is_overtaken(choice)):
         choice.tried = 1 - choice.taken

@@ -25,8 +25,8 @@ from smcoll.barrier cimport (
 from smcoll.base.atomics cimport store_release
 from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.coll.pipeline cimport (
-    STEP_RESULT, complete, deliver, heard, offer, plan_call, post, put, reduce_from, reduce_into,
-    region, stores_of, writable,
+    STEP_RESULT, complete, deliver, expect_next, heard, offer, plan_call, post, put, reduce_from,
+    reduce_into, region, stores_of, writable,
 )
 from smcoll.segment cimport Line, rooted_line, segment_line
 from smcoll.sync.domains cimport Neighbours, n_ary_tree, one_stage_tree, two_stage_tree
@@ -131,6 +131,7 @@ cdef int pass_down(Call *call, Section *section) noexcept nogil:
         status = heard(call, section, call.down.parent, STEP_RESULT)
         if status != DONE:
             return status
+        expect_next(call, section, call.down.parent)
         source = region(call, section, call.down.parent)
         holder = call.down.parent
         if call.down.count > 0:

@@ -436,6 +436,17 @@ def test_the_first_calls_of_a_route_may_be_slow_without_deciding(choices):
     assert taken[100:].count(0) > 0.9 * 900
 
 
+def test_a_disturbance_as_long_as_a_trial_does_not_decide_the_route(choices):
+    calm = choices.routes_taken(lambda route, _: (200, 300)[route], 4000)
+    trial = calm.index(1, 1000)
+    for begin in range(trial - 24, trial + 16, 4):
+        def ns(route, number, begin=begin):
+            return (200, 300)[route] * (3 if begin <= number < begin + 16 else 1)
+
+        taken = choices.routes_taken(ns, trial + 500)
+        assert taken[trial:].count(0) > 0.9 * 500, begin
+
+
 def test_routes_are_measured_anew_where_the_distance_has_changed(choices):
     def ns(route, number):
         return (200, 300)[route ^ (number >= 4100)]
