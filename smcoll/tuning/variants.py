@@ -72,6 +72,8 @@ def learnable(collective: str, usual: Decision, config: Config, ranks: int,
     for row in TABLE:
         if (row.collective != collective or row.name == SHARED_HEAP
                 or not may_be_chosen(collective, row.name)
+                # Of two ranks, all_read's one exchange is theirs, or half of it.
+                or (ranks <= 2 and row.name in ("dissemination", "tree"))
                 or (follows_hardware(row) and domains <= 1)):
             continue
         names = [name for name in RADICES.get((collective, row.name), ()) if name != "arity"]
@@ -134,8 +136,6 @@ def to_try(collective: str, variants: Sequence[Decision], in_class: int, ranks: 
     found: dict[tuple, int] = {}
     for number, row in enumerate(variants, 1):
         if (not worth_its_work(row.algorithm, nbytes, ranks)
-                # Of two ranks, all_read's one exchange is theirs, or half of it.
-                or (ranks <= 2 and row.algorithm in ("dissemination", "tree"))
                 or row.section_bytes < 2 * LONGEST_ELEMENT * ranks    # Engine.holds
                 or (in_lines and not has_inline_form(row.algorithm))
                 or order_of(collective, row) not in orders):
