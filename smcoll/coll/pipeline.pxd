@@ -164,8 +164,8 @@ cdef inline void post_length(Call *call, Section *section, int step,
     section.is_posted = True
 
 
-# The flag of `rank` for the next section: on its way while this one is read. From a core far away
-# that takes as long as a third of a section of 32 KiB.
+# Fetch the flag of `rank` for the next section while this one is read. For a rank that reads what
+# another one writes ahead of it: where both write and read, it gains nothing (notebook-stores.md).
 cdef inline void expect_next(Call *call, Section *section, int rank) noexcept nogil:
     cdef Team *team = call.team
     cdef const BankCursor *slot = &team.segments

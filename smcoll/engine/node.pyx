@@ -115,7 +115,7 @@ cdef class NodeEngine(Engine):
         if self.team.number >= self.plans.quiet_until:
             entered = self.let_learn(collective, call, begins)
         if self.peers.chooses_for_all:
-            choice = self.peers.choice_for_all(collective, call)
+            choice = self.peers.choose_for_all(collective, call)
         start = started(tally, call.nbytes)
         tally.from_c += self.from_c
         self.team.direct_bytes = 0

@@ -30,5 +30,5 @@ cdef class PeerMemory:
                           RouteChoice **choice) noexcept
     cdef RouteChoice *choice_in_heap(self, int collective, const Transfer *outgoing,
                                      int sends) noexcept
-    cdef RouteChoice *choice_for_all(self, int collective, Call *call) noexcept nogil
+    cdef RouteChoice *choose_for_all(self, int collective, Call *call) noexcept nogil
     cdef void note_call(self, RouteChoice *choice, bint in_turn) noexcept nogil

@@ -137,7 +137,7 @@ cdef class PeerMemory:
             return NULL
         return &self.heap_routes[collective][route_class(outgoing.nbytes)]
 
-    cdef RouteChoice *choice_for_all(self, int collective, Call *call) noexcept nogil:
+    cdef RouteChoice *choose_for_all(self, int collective, Call *call) noexcept nogil:
         """On rank 0: say in the call whether all ranks stage its arrays. Returns what is to know
         how long it takes; NULL: nothing."""
         cdef RouteChoice *choice

@@ -173,8 +173,7 @@ def test_all_ranks_try_whether_arrays_in_heaps_are_faster_staged(comm_world, col
         assert "or all are, where that is measured to be faster" in told.reason
         count = -(-nbytes // 8 // (comm.size if collective == "reduce_scatter" else 1))
         send = smcoll.zeros(count * (comm.size if collective == "reduce_scatter" else 1))
-        # Only rank 0 decides, and one rank has nothing in a heap: where all stage nobody may look
-        # for the others' arrays either.
+        # Rank 1's result is private: calls that are not staged by all are mixed ones.
         result = count * (comm.size if collective == "allgather" else 1)
         recv = np.empty(result) if comm.rank == 1 else smcoll.empty(result)
         moved = []
