@@ -123,7 +123,7 @@ def wrong_default(world, collective: str, nbytes: int, late: float) -> dict:
                                     len(engine.domains)).get(name, ())
         in_class = max(total - 1, 0).bit_length()
         candidates = [usual, *to_try(name, variants, in_class, fixed.size, rows,
-                                     {"exchange": 2016, "rooted": 224}).values()]
+                                     {"exchange": 2016, "rooted": 1120}).values()]
         call = call_of(fixed, collective, nbytes)
         length = block_length(world, call)
         times = []

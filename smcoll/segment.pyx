@@ -55,6 +55,9 @@ _names_in_use = set()
 
 
 cdef enum:
+    # Bytes behind a full slot before the next one: a reader's prefetchers run on so far, and would
+    # take lines from their writer that it is about to write.
+    FETCHED_AHEAD = 2 * LINE_BYTES
     # A short message travels in its cell; eight let a sender of short messages run ahead.
     STREAM_CELLS_AT_MOST = 8
     STREAM_CELLS_AT_LEAST = 2
@@ -88,9 +91,10 @@ cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size
     layout.segment_size = segment_size
     layout.inline_slots = inline_slots
     layout.exchange_slot = _round_up(LINE_HEADER + inline_size, LINE_BYTES)
-    layout.rooted_slot = _round_up(LINE_HEADER + rooted_inline_size, LINE_BYTES)
     layout.inline_size = layout.exchange_slot - LINE_HEADER
+    layout.rooted_slot = _round_up(LINE_HEADER + rooted_inline_size, LINE_BYTES)
     layout.rooted_inline_size = layout.rooted_slot - LINE_HEADER
+    layout.rooted_slot += FETCHED_AHEAD
     layout.stream_cell = STREAM_CELL
     layout.stream_inline = STREAM_CELL - LINE_HEADER
     pages = stream_size // page // others           # for each ring of this rank

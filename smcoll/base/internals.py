@@ -38,10 +38,10 @@ class Internals:
     # slots, which take a page; every rank reads all of them.
     inline_size: int = _number(2 * KIB, 32, 32 * KIB)
 
-    # The same of Bcast, Reduce and Scan: with its header a slot is four lines. There are
-    # banks x inline_slots of them in each communicator, so longer ones cost control pages there
-    # (docs/notebook.md, "What limits the rows that miss their goal").
-    rooted_inline_size: int = _number(224, 32, 8 * KIB)
+    # The same of Bcast, Reduce and Scan. Longer ones gain little, and each communicator has
+    # banks x inline_slots such slots in its control pages (docs/notebook.md, "How much a flag line
+    # of a rooted call should hold").
+    rooted_inline_size: int = _number(1120, 32, 8 * KIB)
 
     # How far ranks that nobody waits for run ahead of others. From 8 to 32 slots short calls take
     # 0.6 to 0.8 of the time, from 32 to 64 little less (docs/notebook.md, "Short calls that nobody

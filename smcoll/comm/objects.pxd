@@ -16,4 +16,5 @@ cdef enum:
 
 cdef enum:
     LABEL = 16                 # bytes of a Label
+    FIRST_PACKET = 224         # of a bcast: all of it travels, as only the root knows the length
     SHORT_OBJECT = 64          # room for a label and any object that is not pickled

@@ -304,7 +304,7 @@ cdef allgather_through_mpi(comm, Engine engine, list memories):
 
 cdef object bcast_object(comm, Engine engine, value, int root):
     """The root's object; a copy there, too, as mpi4py makes one."""
-    cdef size_t room = engine.rooted_inline_size
+    cdef size_t room = min(engine.rooted_inline_size, <size_t> FIRST_PACKET)
     cdef char *packet = <char *> PyMem_Malloc(room)
     cdef bytes memory = None
     if packet == NULL:

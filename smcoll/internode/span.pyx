@@ -60,7 +60,7 @@ cdef class Span:
         self.fan_out = node.plans.plan(COLLECTIVE_BCAST, override(
             decision_for(node.decisions, "bcast", 0), "bcast", algorithm="fan_out"))
         inner = config.internals
-        self.in_lines = inner.rooted_inline_size
+        self.in_lines = node.rooted_inline_size
         self.network_section = inner.network_section
         self.slice_above = {"auto": inner.slice_above, "tiled": 0}.get(
             config.across_nodes, SIZE_MAX)

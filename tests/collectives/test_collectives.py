@@ -42,7 +42,7 @@ CONFIGS = covering_rows({
     "inline_slots": (1, 3, 32),
     "pipeline": (True, False),
     "inline_size": (32, 2048),
-    "rooted_inline_size": (32, 224),
+    "rooted_inline_size": (32, 1120),
 })
 
 

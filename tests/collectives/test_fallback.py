@@ -65,9 +65,9 @@ def run_small(ranks: int, text: str, memory: str = "shm"):
 @needs_mount
 @pytest.mark.parametrize("ranks", [2, 5])
 def test_data_regions_do_not_fit(ranks):
-    """Control pages fit into 1 MB, data regions do not: long messages go to MPI, by agreement."""
+    """Control pages fit into 2 MB, data regions do not: long messages go to MPI, by agreement."""
     warnings = run_small(ranks, """
-        small_dev_shm("1m")
+        small_dev_shm("2m")
         with smcoll.Comm(world) as comm:
             for _ in range(3):
                 use(comm)

@@ -10,9 +10,10 @@ from mpi4py import MPI
 import smcoll
 
 RANKS = (2, 3, 5, 8)
-# Elements of 8 bytes: none, one, a full cell, one more, the smallest chunk, one more, many of them.
-CELL, CHUNK = 224 // 8, 4096 // 8
-COUNTS = [0, 1, 7, CELL, CELL + 1, CHUNK, CHUNK + 1, 20 * CHUNK + 3]
+# Elements of 8 bytes: none, one, a full cell, one more, a full inline slot, one more, the smallest
+# chunk, one more, many of them.
+CELL, SLOT, CHUNK = 224 // 8, 1120 // 8, 4096 // 8
+COUNTS = [0, 1, 7, CELL, CELL + 1, SLOT, SLOT + 1, CHUNK, CHUNK + 1, 20 * CHUNK + 3]
 
 
 @pytest.fixture(scope="module", params=["default", "one page"])

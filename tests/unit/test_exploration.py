@@ -13,7 +13,7 @@ from smcoll.tuning import learned, select
 from smcoll.tuning.exploration import EMPTY_TRIALS, Exploration
 from smcoll.tuning.variants import MOST_VARIANTS, for_communicator, order_of, to_try
 
-INLINE = {EXCHANGE: 2016, ROOTED: 224}
+INLINE = {EXCHANGE: 2016, ROOTED: 1120}
 
 
 def variants_for(ranks, collective, nbytes, **settings):
