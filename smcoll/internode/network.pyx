@@ -18,7 +18,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from smcoll.base.kernels cimport copy_bytes
 from smcoll.engine.failure cimport AcrossNodes
 from smcoll.engine.node cimport NodeEngine
-from smcoll.internode.notices cimport NOTICE_TAGS, Notices
+from smcoll.internode.notices cimport NOTICE_TAGS, Notices, is_same_call
 
 
 cdef enum:
@@ -166,9 +166,8 @@ cdef class Parcel:
         cdef Notices notices = network.notices
         cdef char *staging = self.staging
         cdef Header *header = <Header *> staging
-        if (header.call.number != notices.call.number
-                or header.call.signature != notices.call.signature
-                or header.call.total != notices.call.total):
+        if (not is_same_call(&header.call, &notices.call)
+                or header.call.history != notices.call.history):
             raise notices.disagreement(self.peer, &header.call)
         self.nbytes = header.nbytes
         if self.grows:

@@ -5,6 +5,19 @@ from libc.stdint cimport uint64_t
 cdef struct CallRecord:
     uint64_t number, signature, total
     uint64_t counted               # the number as users count: without calls of ours
+    uint64_t history               # a hash of the calls before
+
+
+cdef inline bint is_same_call(const CallRecord *ours, const CallRecord *theirs) noexcept nogil:
+    return (ours.number == theirs.number and ours.signature == theirs.signature
+            and ours.total == theirs.total)
+
+
+# The history of the call after this one. As within a node (barrier.publish_call).
+cdef inline uint64_t history_after(const CallRecord *call) noexcept nogil:
+    cdef uint64_t history = call.history ^ call.signature ^ call.total << 17
+    history *= <uint64_t> 0x9E3779B97F4A7C15
+    return history ^ history >> 29
 
 
 cdef enum:

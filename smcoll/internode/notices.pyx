@@ -54,6 +54,7 @@ cdef class Notices:
 
     cdef void begin(self, uint64_t number, uint64_t counted, uint64_t signature, uint64_t total):
         """The call that this rank is in from now on."""
+        self.call.history = history_after(&self.call)
         self.call.number, self.call.signature, self.call.total = number, signature, total
         self.call.counted = counted
         self.calls[number % REMEMBERED] = self.call
@@ -224,8 +225,7 @@ cdef class Notices:
             theirs.number, theirs.signature, theirs.total = number, signature, total
             theirs.counted = counted
             ours = &self.calls[theirs.number % REMEMBERED]
-            if ours.number == theirs.number and (ours.signature != theirs.signature
-                                                 or ours.total != theirs.total):
+            if ours.number == theirs.number and not is_same_call(ours, &theirs):
                 error = self.disagreement(peer, &theirs)
                 error.blamed = peer
                 raise error
@@ -234,15 +234,24 @@ cdef class Notices:
     cdef disagreement(self, int peer, const CallRecord *theirs):
         """The error for what ``peer`` called, in our call of that number or in this one."""
         cdef CallRecord *ours = &self.calls[theirs.number % REMEMBERED]
-        if ours.number != theirs.number or (ours.signature == theirs.signature
-                                            and ours.total == theirs.total):
+        rank = self.comm.Get_rank()
+        if is_same_call(ours, theirs):
+            if ours.history != theirs.history:
+                # They did not meet in the call that they disagree about.
+                error = MismatchError(
+                    f"ranks disagree about a collective before number {ours.counted}, in which "
+                    f"ranks {rank} and {peer} both called {in_words(ours)}")
+                error.since = ours.number
+                return error
+            ours = &self.call
+        elif ours.number != theirs.number:
             ours = &self.call
         mine, other = in_words(ours), in_words(theirs)
         if mine == other:
             other += f" as its call {theirs.counted}"
         error = MismatchError(
-            f"ranks disagree about collective number {ours.counted}: rank {self.comm.Get_rank()} "
-            f"called {mine}, rank {peer} called {other}")
+            f"ranks disagree about collective number {ours.counted}: rank {rank} called {mine}, "
+            f"rank {peer} called {other}")
         error.since = min(ours.number, theirs.number)
         return error
 

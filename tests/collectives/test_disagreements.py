@@ -10,6 +10,8 @@ import smcoll
 
 BCASTS = {
     "Bcast": (lambda comm, root: comm.Bcast(np.ones(8), root), "Bcast(root={root}, 64 B)"),
+    "in a region": (lambda comm, root: comm.Bcast(np.ones(300), root),
+                    "Bcast(root={root}, 2400 B)"),
     "bcast": (lambda comm, root: comm.bcast("text", root), "bcast(root={root})"),
 }
 MEETINGS = {
@@ -54,6 +56,19 @@ def test_two_roots_of_a_short_bcast_show_where_ranks_meet_next(comm_world, monke
             for one in told:
                 assert f"rank {odd} called {text.format(root=root)}" in one, (odd, usual, told)
                 assert text.format(root=usual) in one, (odd, root, told)
+
+
+@pytest.mark.mpi(4)
+def test_ranks_of_two_nodes_that_meet_later_see_an_earlier_disagreement(comm_world, monkeypatch):
+    """The Bcast's messages are between ranks 0 and 3, the Alltoall's between ranks 1 and 3."""
+    monkeypatch.setenv("SMCOLL_NODE", str(PLACEMENTS["blocks"](4)[comm_world.rank]))
+    with smcoll.Comm(comm_world, smcoll.Config(timeout=20)) as comm:
+        comm.Allreduce(np.ones(1000), np.zeros(1000))       # reserves memory by a call of ours
+        with pytest.raises(smcoll.MismatchError) as raised:
+            comm.Bcast(np.ones(8), 3 if comm.rank == 3 else 0)
+            comm.alltoall([0] * comm.size)
+        told = comm_world.allgather(str(raised.value))
+    assert any("before number 3, in which ranks" in one for one in told), told
 
 
 @pytest.mark.one_node

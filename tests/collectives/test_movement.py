@@ -97,6 +97,7 @@ def check_gather_and_scatter(comm, count, in_place):
             np.testing.assert_array_equal(own, numbers(rank, count))
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(*RANKS)
 @pytest.mark.parametrize("cache", [0, 1 << 20], ids=["shared core", "core of its own"])
 def test_messages_of_many_long_chunks(cache):
@@ -115,6 +116,7 @@ def test_messages_of_many_long_chunks(cache):
                 [numbers(r, count, salt=rank) for r in range(size)]))
 
 
+@pytest.mark.one_node
 @pytest.mark.mpi(2, 8)
 def test_chunks_are_about_equal_and_shorter_where_the_receiver_can_begin_early(comm):
     for nbytes in (225, 4097, 1 << 15, 65_537, 131_073, 1 << 20, (1 << 24) + 1):
