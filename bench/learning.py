@@ -157,17 +157,25 @@ def wrong_default(world, collective: str, nbytes: int, late: float) -> dict:
         same.engine.use({name: [candidates[best]]})
         found = by_turns(world, {"best": call, "learned": learning,
                                  "control": call_of(same, collective, nbytes)}, length)
-        same.Free()
         told = learner.explain(name, nbytes)
+        stores = {which: world.allgather(comm.explain(name, nbytes).parameters.get("stores"))
+                  for which, comm in (("best", fixed), ("learned", learner), ("control", same))}
+        same.Free()
         learner.Free()
     return {"collective": collective, "bytes": nbytes, "ranks": world.Get_size(),
-            "variants": len(candidates), "best": f"{candidates[best].algorithm} "
-            f"{candidates[best].section_bytes >> 10}K", "worst": f"{bad.algorithm} "
-            f"{bad.section_bytes >> 10}K", "best_us": 1e6 * found["best"],
-            "worst_us": 1e6 * times[worst], "learned": f"{told.algorithm} "
-            f"{told.parameters.get('section_bytes', 0) >> 10}K",
+            "variants": len(candidates), "best": in_words(candidates[best].algorithm,
+                                                          vars(candidates[best])),
+            "worst": in_words(bad.algorithm, vars(bad)), "best_us": 1e6 * found["best"],
+            "worst_us": 1e6 * times[worst], "learned": in_words(told.algorithm, told.parameters),
             "learned_us": 1e6 * found["learned"], "ratio": found["learned"] / found["best"],
-            "control": found["control"] / found["best"]}
+            "control": found["control"] / found["best"], "stores": stores}
+
+
+def in_words(algorithm: str, parameters: dict) -> str:
+    """``fan_out/1 32K``: the radix, where it has one, and its sections."""
+    radix = parameters.get(algorithm)
+    return (algorithm + (f"/{radix}" if radix else "")
+            + f" {parameters.get('section_bytes', 0) >> 10}K")
 
 
 def usual_default(world, collective: str, nbytes: int, late: float) -> tuple[float, float]:

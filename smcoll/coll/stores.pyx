@@ -17,8 +17,9 @@ has to wait for. First comes a survey: some rounds through the ring of segments,
 segment in eight is written with each kind; the mean cost of each counts, but for the dearest
 section. It begins when the ring's memory has been used once: before, no other core has its lines,
 and every kind is cheap. There are two more where the distance of the cores has changed
-(``distance``; a rank looks the more rarely, the more often that left the kind in use), and one
-where calls of that size follow another algorithm from now on. A rank that stored nothing meanwhile
+(``distance``; a rank looks the more rarely, the more often that left the kind in use), and one,
+with the kind in use that it began with, where calls of that size follow another algorithm from now
+on. A rank that stored nothing meanwhile
 has its own later; where the ring has fewer segments than there are kinds, each has a trial. In
 between each other kind has a trial now and then, where one segment in eight is written first with
 the kind in use, then with the other; the dearer a kind was, the rarer, so that a rank's trials cost
@@ -327,6 +328,8 @@ cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t
         return chosen.stores
     if chosen.is_due:
         chosen.is_due = False
+        # What suited another algorithm has no claim here; a small difference would keep it.
+        chosen.stores = chosen.usual
         plan_survey(chosen, round)
     is_survey = chosen.on_trial == ALL_KINDS
     if is_survey and chosen.is_new and is_fresh:
@@ -441,10 +444,11 @@ cdef int init_stores(Team *team, int fixed, bint far) except -1:
         first = STORES_ORDINARY
     for i in range(COLLECTIVES * STORE_CLASSES):
         chosen = &team.stores.classes[i]
-        chosen.stores = first
-        if i // STORE_CLASSES == COLLECTIVE_REDUCE and chosen.stores == STORES_STRING:
+        chosen.usual = first
+        if i // STORE_CLASSES == COLLECTIVE_REDUCE and chosen.usual == STORES_STRING:
             # Reduced straight into the region, without a copy on the way.
-            chosen.stores = STORES_ORDINARY
+            chosen.usual = STORES_ORDINARY
+        chosen.stores = chosen.usual
         chosen.challenger = -1
         chosen.overlapped = 1
         plan_survey(chosen, 0)

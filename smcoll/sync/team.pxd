@@ -49,7 +49,8 @@ cdef struct StoreClass:
     uint64_t *shared           # where this rank publishes what reading cost it
     uint32_t forgotten         # reads of other kinds after which a kind comes up anew
     # As a writer.
-    int stores                 # the kind in use
+    int stores                 # the kind in use,
+    int usual                  # and the one to begin with
     int challenger             # the kind that was cheaper in the last trial; -1: none
     int wins                   # in so many trials in a row, counted as WINS_NEEDED says
     uint64_t sections          # that the class has had, of calls in which others stored, too

@@ -263,6 +263,18 @@ def test_another_algorithm_has_a_survey_of_its_own(choices):
     assert (before, pair.in_use) == ("string", "non_temporal")
 
 
+@has_all_kinds
+def test_what_suited_another_algorithm_a_little_has_no_claim(choices):
+    """Only a kind that is much cheaper replaces the one in use in a survey."""
+    pair = choices.Pair(32768)
+    read = costs(1000, 1000, 1000)
+    used(pair, 160, costs(9000, 3000, 1000), read)
+    before = pair.in_use
+    pair.change_algorithm()
+    used(pair, 80, costs(9000, 1000, 1200), read)
+    assert (before, pair.in_use) == ("non_temporal", "string")
+
+
 def test_a_writer_follows_by_trials_where_no_change_of_the_distance_shows(choices):
     near = costs(1000, 1100, 3000), costs(1000, 1000, 1500)
     far = costs(2500, 2500, 2600), costs(9000, 9000, 1500)
