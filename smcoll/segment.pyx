@@ -168,8 +168,9 @@ def memory_cost(config, int ranks):
 
         total = page + ranks * (control + streams + banks * segments * segment_size)
 
-    ``control`` is a few pages per rank and is all that is reserved until a call first needs the
-    streams (Gather, Scatter, Alltoall and their kin; about ``stream_size``) or the data regions.
+    ``control`` is 30 pages per rank by default and is all that is reserved until a call first needs
+    the streams (Gather, Scatter, Alltoall and their kin; about ``stream_size``) or the data
+    regions.
     The file is sparse: ``mapped``, its size, has gaps before what begins at a huge page. The last
     three keys are a rank's share of it, and where in that share its streams and data begin.
     """

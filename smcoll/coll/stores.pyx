@@ -17,9 +17,9 @@ has to wait for. First comes a survey: some rounds through the ring of segments,
 segment in eight is written with each kind; the mean cost of each counts, but for the dearest
 section. It begins when the ring's memory has been used once: before, no other core has its lines,
 and every kind is cheap. There are two more where the distance of the cores has changed
-(``distance``; a rank looks the more rarely, the more often that left the kind in use), and one,
-with the kind in use that it began with, where calls of that size follow another algorithm from now
-on. A rank that stored nothing meanwhile
+(``distance``; a rank looks the more rarely, the more often that left the kind in use), and one
+where calls of that size follow another algorithm from now on: there the usual kind stays unless
+another one is much cheaper, whichever was in use. A rank that stored nothing meanwhile
 has its own later; where the ring has fewer segments than there are kinds, each has a trial. In
 between each other kind has a trial now and then, where one segment in eight is written first with
 the kind in use, then with the other; the dearer a kind was, the rarer, so that a rank's trials cost
@@ -298,6 +298,10 @@ cdef void end_survey(Team *team, StoreClass *chosen, uint64_t round) noexcept no
         if (has_stores(kind) and find_costs(team, chosen, kind)
                 and chosen.cost[kind] < chosen.cost[cheapest]):
             cheapest = kind
+    if chosen.is_unclaimed and chosen.cost[chosen.usual] > 0:
+        # What suited another algorithm would stay if it were only a little dearer than the best.
+        chosen.stores = chosen.usual
+    chosen.is_unclaimed = False
     chosen.challenger = -1
     chosen.failures = 0
     challenge(chosen, cheapest, True)
@@ -328,8 +332,6 @@ cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t
         return chosen.stores
     if chosen.is_due:
         chosen.is_due = False
-        # What suited another algorithm has no claim here; a small difference would keep it.
-        chosen.stores = chosen.usual
         plan_survey(chosen, round)
     is_survey = chosen.on_trial == ALL_KINDS
     if is_survey and chosen.is_new and is_fresh:
@@ -374,7 +376,7 @@ cdef void survey_again(Team *team, size_t nbytes) noexcept nogil:
     for collective in range(COLLECTIVES):
         for number in range(class_number(nbytes) + 1):
             chosen = &team.stores.classes[collective * STORE_CLASSES + number]
-            chosen.is_due = True
+            chosen.is_due = chosen.is_unclaimed = True
             chosen.unlike = chosen.sections
 
 

@@ -370,7 +370,7 @@ cdef class FailureDetector:
             text = f"{in_words(sides[0][1])} called {sides[0][0]}, the others {sides[1][0]}"
         number = min(entry.number for entry in entries.values())
         if len(sides) < 2 and self.across is not None:
-            text += ", another node something else"
+            text += ", another node something else, in this call or before it"
         return f"ranks disagree about collective number {number}: {text}"
 
     def pass_on_poison(self, int rank, where):

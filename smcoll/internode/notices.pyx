@@ -241,7 +241,7 @@ cdef class Notices:
                 error = MismatchError(
                     f"ranks disagree about a collective before number {ours.counted}, in which "
                     f"ranks {rank} and {peer} both called {in_words(ours)}")
-                error.since = ours.number
+                error.since = 1    # which call it was is not known here
                 return error
             ours = &self.call
         elif ours.number != theirs.number:

@@ -59,7 +59,8 @@ cdef struct StoreClass:
     int on_trial               # which kind it tries; ALL_KINDS: a survey,
     uint64_t turn              # which segments take part,
     bint is_new                # none of them has yet,
-    bint is_due                # a survey is to begin
+    bint is_due                # a survey is to begin,
+    bint is_unclaimed          # since calls follow another algorithm: the kind in use has no claim
     uint32_t overlapped        # pieces of a call, of which one is written while another is read
     bint rests                 # this call tries an algorithm: no sample of it counts here
     bint was_late              # this rank stored nothing in the rounds of its survey

@@ -69,6 +69,7 @@ def test_ranks_of_two_nodes_that_meet_later_see_an_earlier_disagreement(comm_wor
             comm.alltoall([0] * comm.size)
         told = comm_world.allgather(str(raised.value))
     assert any("before number 3, in which ranks" in one for one in told), told
+    assert all("before" in one for one in told), told
 
 
 @pytest.mark.one_node

@@ -2,8 +2,8 @@
 
 And no room in /dev/shm: memory without a name.
 
-The ranks start MPI as usual and then enter a mount namespace with a /dev/shm of 1 MB of their own
-(rank 0 makes it), so that only smcoll meets the small one.
+The ranks start MPI as usual and then enter a mount namespace with a /dev/shm of 1 or 2 MB of their
+own (rank 0 makes it), so that only smcoll meets the small one.
 """
 
 from __future__ import annotations

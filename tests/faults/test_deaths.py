@@ -16,7 +16,7 @@ PROMISED_MS = 1000
 DEATHS = """
     how, what, when = sys.argv[2:5]
     count = {"short": 10, "through MPI": 200_000}.get(what, 400_000)
-    config = smcoll.Config(budget="1500K") if what == "through MPI" else smcoll.Config()
+    config = smcoll.Config(budget="3500K") if what == "through MPI" else smcoll.Config()
     victims = (1, 2, 3)
     communicators = []
     for dead in range(3):

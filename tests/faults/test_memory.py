@@ -161,10 +161,10 @@ def test_10_000_communicators_made_and_freed(ledger):
 
 @needs_mount
 @pytest.mark.parametrize("memory", ["shm", "auto"])
-def test_500_communicators_at_once(ledger, memory):
-    """In 64 MB: 40 KB a rank each while nothing long is sent."""
-    found, _ = run(2, f"alive_at_once(500, '64m', {memory!r})", SMCOLL_BUDGET="60M")
-    assert found[0]["fitting"] == 500
+def test_240_communicators_at_once(ledger, memory):
+    """In 64 MB: 120 KiB a rank each while nothing long is sent."""
+    found, _ = run(2, f"alive_at_once(240, '64m', {memory!r})", SMCOLL_BUDGET="60M")
+    assert found[0]["fitting"] == 240
     enter(ledger, found)
 
 
@@ -172,6 +172,6 @@ def test_500_communicators_at_once(ledger, memory):
 def test_64_ranks_with_100_communicators_in_64_MB(ledger):
     """Half of it is the budget: some have a segment, the others agree that they have none."""
     found, warnings = run(64, "alive_at_once(100, '64m', 'shm')", timeout=250)
-    assert 5 < found[0]["fitting"] < 100
+    assert 2 < found[0]["fitting"] < 100
     assert len(warnings) >= 100 - found[0]["fitting"]
     enter(ledger, found)

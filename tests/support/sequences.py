@@ -186,7 +186,7 @@ class EveryCollective(RandomProgram):
     """The same with all collectives, on many communicators, some of them short of memory."""
 
     may_be_refused = True
-    BUDGETS = ("0", "0", "0", "1M", "120K", "4K")  # for all ranks of the node
+    BUDGETS = ("0", "0", "0", "1M", "300K", "4K")  # for all ranks of the node
 
     def __init__(self, world, seed: int, delays: bool = True, communicators: int = 6):
         kinds = ("whole", "whole", "split") * (communicators // 3 + 1)
