@@ -4,6 +4,7 @@ from smcoll.base.atomics cimport (
     acquire_reached, fence_acquire, fence_release, load_acquire, load_relaxed, store_relaxed,
     store_release,
 )
+from smcoll.base.signature cimport history_with
 from smcoll.segment cimport Layout, Line, Published, bank_field, published
 from smcoll.sync.team cimport AGAIN, DONE, FAILED_MISMATCH, BankCursor, Team
 from smcoll.sync.waiting cimport wait_awaited, wait_flag, wake_who_sleeps
@@ -42,9 +43,7 @@ cdef inline void publish_call(Team *team, uint64_t signature, uint64_t nbytes) n
     # Two ranks may be in different calls without noticing: in a short Bcast with two roots neither
     # waits. The mark contains a hash of all earlier calls, so their next wait for each other sees
     # it.
-    # Hashed by 2^64 over the golden ratio (Knuth, vol. 3, 6.4), whose upper bits are best.
-    history = (history ^ signature ^ nbytes << 17) * <uint64_t> 0x9E3779B97F4A7C15
-    team.next_history = history ^ history >> 29
+    team.next_history = history_with(history, signature, nbytes)
 
 
 # The same, and wake the ranks that sleep in a long wait: they may be waiting for this call.

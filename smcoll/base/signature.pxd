@@ -85,3 +85,11 @@ cdef inline int counts_hash_in(uint64_t signature) noexcept nogil:
 
 cdef inline int root_in(uint64_t signature) noexcept nogil:
     return <int> (signature & 0xffff)
+
+
+# A hash of all calls up to this one, of those before it and of what it is. By 2^64 over the golden
+# ratio (Knuth, vol. 3, 6.4), whose upper bits are best.
+cdef inline uint64_t history_with(uint64_t history, uint64_t signature,
+                                  uint64_t nbytes) noexcept nogil:
+    history = (history ^ signature ^ nbytes << 17) * <uint64_t> 0x9E3779B97F4A7C15
+    return history ^ history >> 29

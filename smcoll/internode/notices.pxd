@@ -13,13 +13,6 @@ cdef inline bint is_same_call(const CallRecord *ours, const CallRecord *theirs) 
             and ours.total == theirs.total)
 
 
-# The history of the call after this one. As within a node (barrier.publish_call).
-cdef inline uint64_t history_after(const CallRecord *call) noexcept nogil:
-    cdef uint64_t history = call.history ^ call.signature ^ call.total << 17
-    history *= <uint64_t> 0x9E3779B97F4A7C15
-    return history ^ history >> 29
-
-
 cdef enum:
     REMEMBERED = 16                # calls of this rank, the last ones
     NOTICE_TAGS = 2                  # of a communicator: alarms, inquiries

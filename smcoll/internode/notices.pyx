@@ -14,6 +14,8 @@ from mpi4py import MPI
 
 from libc.stdint cimport uint64_t
 
+from smcoll.base.signature cimport history_with
+
 from smcoll.errors import Error, MismatchError, PeerError, WaitTimeout
 from smcoll.sync.calls import describe_call
 
@@ -54,7 +56,8 @@ cdef class Notices:
 
     cdef void begin(self, uint64_t number, uint64_t counted, uint64_t signature, uint64_t total):
         """The call that this rank is in from now on."""
-        self.call.history = history_after(&self.call)
+        self.call.history = history_with(
+            self.call.history, self.call.signature, self.call.total)
         self.call.number, self.call.signature, self.call.total = number, signature, total
         self.call.counted = counted
         self.calls[number % REMEMBERED] = self.call
