@@ -5,7 +5,7 @@ from smcoll.base.atomics cimport (
     store_release,
 )
 from smcoll.base.signature cimport history_with
-from smcoll.segment cimport Layout, Line, Published, bank_field, published
+from smcoll.segment cimport Layout, Line, Published, bank_field, exchange_line, published
 from smcoll.sync.team cimport AGAIN, DONE, FAILED_MISMATCH, BankCursor, Team
 from smcoll.sync.waiting cimport wait_awaited, wait_flag, wake_who_sleeps
 
@@ -126,6 +126,15 @@ cdef inline void post_line_length(const Team *team, Line *line, uint64_t value,
     line.signature = team.signature
     line.nbytes = nbytes
     store_release(&line.flag, value)
+
+
+# ---------------------------------------------------------------------- synchronising exchanges
+
+# The line in which `rank` posts in the current exchange. Two slots alternate by the count of
+# exchanges: who writes in exchange e + 2 has heard every rank in e + 1, and a rank posts e + 1
+# after it has read all of e (docs/protocol.md, rule 11).
+cdef inline Line *line_in_exchange(const Team *team, int rank) noexcept nogil:
+    return exchange_line(&team.layout, team.base, rank, <int> (team.exchanges & 1))
 
 
 # ---------------------------------------------------------------------- slots and banks

@@ -109,19 +109,13 @@ cdef int barrier_all_read(Team *team) noexcept nogil:
 
     Where ranks share cores, the number of dependent steps is what counts: each is a turn of the run
     queue.
-
-    The two exchange slots alternate by the count of such exchanges: a rank that writes slot e + 2
-    has seen every rank in e + 1, so every rank has finished reading e.
     """
-    cdef Layout *layout = &team.layout
-    cdef int parity, i, rank, status
+    cdef int i, rank, status
     team.exchanges += 1
-    parity = <int> (team.exchanges & 1)
-    post_line(team, exchange_line(layout, team.base, team.rank, parity), team.exchanges)
+    post_line(team, line_in_exchange(team, team.rank), team.exchanges)
     for i in range(1, team.size):
         rank = next_rank(team, i)
-        status = wait_line(team, exchange_line(layout, team.base, rank, parity), team.exchanges,
-                           rank)
+        status = wait_line(team, line_in_exchange(team, rank), team.exchanges, rank)
         if status != DONE:
             return status
     return DONE

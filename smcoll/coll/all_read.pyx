@@ -1,17 +1,17 @@
 """All-read Allreduce: every rank reads everybody's vector and reduces all of them itself."""
 
-from smcoll.barrier cimport post_line, wait_line
+from smcoll.barrier cimport line_in_exchange, post_line, wait_line
 from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.coll.pipeline cimport (
-    STEP_IN, Call, Section, complete, copy_in, heard_all, plan_call, reduce_from, region,
+    ALL_STORE, STEP_IN, Call, Section, complete, copy_in, heard_all, plan_call, reduce_from, region,
     stores_of_others,
 )
-from smcoll.segment cimport Line, exchange_line
+from smcoll.segment cimport Line
 from smcoll.sync.team cimport DONE, Team, next_rank
 
 cdef int allreduce_all_read(Call *call) noexcept nogil:
     """Every rank posts its vector and reduces all of them itself: one dependent step."""
-    plan_call(call, 2, call.plan.section_bytes, False)
+    plan_call(call, 2, call.plan.section_bytes, ALL_STORE)
     call.phase[0] = copy_in
     call.phase[1] = reduce_everything
     return complete(call)
@@ -36,11 +36,10 @@ cdef int allreduce_all_read_inline(Call *call) noexcept nogil:
     rule 7). ``send`` and ``recv`` may be the same.
     """
     cdef Team *team = call.team
-    cdef int parity, i, rank, status
+    cdef int i, rank, status
     cdef Line *line
     team.exchanges += 1
-    parity = <int> (team.exchanges & 1)
-    line = exchange_line(&team.layout, team.base, team.rank, parity)
+    line = line_in_exchange(team, team.rank)
     copy_bytes(line.payload, call.send, call.nbytes)
     post_line(team, line, team.exchanges)
     # The user's operand, not its copy in our line: to load what was just stored waits until the
@@ -48,7 +47,7 @@ cdef int allreduce_all_read_inline(Call *call) noexcept nogil:
     call.sources[team.rank] = call.send
     for i in range(1, team.size):
         rank = next_rank(team, i)
-        line = exchange_line(&team.layout, team.base, rank, parity)
+        line = line_in_exchange(team, rank)
         status = wait_line(team, line, team.exchanges, rank)
         if status != DONE:
             return status

@@ -5,13 +5,13 @@ a rank really sends stands in its flag line; more than the receiver has room for
 there, less leaves the rest untouched.
 """
 
-from smcoll.barrier cimport post_line_length, wait_line_with_length
+from smcoll.barrier cimport line_in_exchange, post_line_length, wait_line_with_length
 from smcoll.base.atomics cimport load_relaxed
 from smcoll.coll.pipeline cimport (
-    Section, complete, heard_length, plan_call, post_length, region, writable,
+    ALL_STORE, Section, complete, heard_length, plan_call, post_length, region, writable,
 )
 from smcoll.datatype.convertor cimport pack_next, unpack_next
-from smcoll.segment cimport Line, exchange_line
+from smcoll.segment cimport Line
 from smcoll.sync.team cimport DONE, FAILED_MISMATCH, next_rank
 
 cdef enum:
@@ -29,12 +29,11 @@ cdef int allgather_direct_inline(Call *call) noexcept nogil:
     """Short blocks: an all-read exchange, the block in the flag's own lines."""
     cdef Gathering *blocks = <Gathering *> call.details
     cdef Team *team = call.team
-    cdef int parity, i, rank, status
+    cdef int i, rank, status
     cdef Line *line
     cdef size_t sent
     team.exchanges += 1
-    parity = <int> (team.exchanges & 1)
-    line = exchange_line(&team.layout, team.base, team.rank, parity)
+    line = line_in_exchange(team, team.rank)
     # A block beyond the agreed longest is truncated by everybody: its first bytes will do.
     pack_next(&blocks.send, line.payload, min(blocks.send_bytes, blocks.longest))
     post_line_length(team, line, team.exchanges, blocks.send_bytes)
@@ -43,7 +42,7 @@ cdef int allgather_direct_inline(Call *call) noexcept nogil:
                     room_for(blocks, team.rank, blocks.send_bytes))
     for i in range(1, team.size):
         rank = next_rank(team, i)
-        line = exchange_line(&team.layout, team.base, rank, parity)
+        line = line_in_exchange(team, rank)
         status = wait_line_with_length(team, line, team.exchanges, rank)
         if status != DONE:
             return status
@@ -59,7 +58,7 @@ cdef int allgather_direct(Call *call) noexcept nogil:
     """Section by section through the data regions; ``call.nbytes`` is the longest block."""
     cdef Gathering *blocks = <Gathering *> call.details
     stream_results(call, blocks)
-    plan_call(call, 2, call.plan.section_bytes, False)
+    plan_call(call, 2, call.plan.section_bytes, ALL_STORE)
     if blocks.send.runs != NULL:
         # Run by run other stores are used.
         call.chosen = NULL

@@ -1,7 +1,8 @@
 """Broadcast by a scatter and an allgather. Along trees: ``tree``."""
 
 from smcoll.coll.pipeline cimport (
-    Call, Section, complete, cut, deliver, heard, offer, plan_call, post, put, region, writable,
+    SOME_STORE, Call, Section, complete, cut, deliver, heard, offer, plan_call, post, put, region,
+    writable,
 )
 from smcoll.sync.team cimport DONE, next_rank
 
@@ -15,7 +16,7 @@ cdef api int bcast_scatter_allgather(Call *call) noexcept nogil:
 
     So the root's memory is read once, not once for each rank (Thakur, Rabenseifner & Gropp 2005).
     """
-    plan_call(call, 2, call.plan.section_bytes, False)
+    plan_call(call, 2, call.plan.section_bytes, SOME_STORE)
     call.phase[0] = take_slice
     call.phase[1] = gather_slices
     return complete(call)

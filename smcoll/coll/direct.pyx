@@ -27,8 +27,8 @@ from smcoll.coll.peer_buffers cimport (
     still_in_the_call,
 )
 from smcoll.coll.pipeline cimport (
-    SECTION_STEPS, STEP_IN, STEP_RESULT, Call, Plan, Section, complete, heard, heard_all, plan_call,
-    post, reduce_into, region, tile, writable,
+    ALL_STORE, SECTION_STEPS, STEP_IN, STEP_RESULT, Call, Plan, Section, complete, heard, heard_all,
+    plan_call, post, reduce_into, region, tile, writable,
 )
 from smcoll.coll.tiled cimport allreduce_tiled, copy_in_but_own_slice, copy_out_others, reduce_tiled
 from smcoll.coll.tree cimport bcast_fan_out, reduce_fan_in
@@ -140,7 +140,7 @@ cdef int reduce_slices(Call *call, bint nobody_stages) noexcept nogil:
         whole.nbytes = call.nbytes
         reduce_own_slice(call, &whole, NULL)
     else:
-        plan_call(call, 3, call.plan.section_bytes, False)
+        plan_call(call, 3, call.plan.section_bytes, ALL_STORE)
         call.phase[0] = stage_operand
         call.phase[1] = reduce_slice_of_section
         call.phase[2] = copy_out_staged
@@ -352,7 +352,7 @@ cdef api int allgather_shared_heap(Call *call) noexcept nogil:
     for rank in range(call.team.size):
         somebody_stages |= is_staged(call, rank)
     if somebody_stages:
-        plan_call(call, 2, call.plan.section_bytes, False)
+        plan_call(call, 2, call.plan.section_bytes, ALL_STORE)
         if blocks.send.runs != NULL:
             call.chosen = NULL
         call.phase[0] = stage_block

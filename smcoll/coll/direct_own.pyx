@@ -10,7 +10,7 @@ from smcoll.coll.peer_buffers cimport (
     PeerBuffers, end_in_agreement, learn_buffers, own_offset, publish_buffers,
 )
 from smcoll.coll.pipeline cimport (
-    STEP_IN, Call, Section, complete, heard, occupy, plan_call,
+    ALL_STORE, SOME_STORE, STEP_IN, Call, Section, complete, heard, occupy, plan_call,
 )
 from smcoll.coll.reduce_scatter cimport (
     Partition, copy_in_pieces, piece_of_block, reduce_piece, reduce_scatter_direct,
@@ -85,7 +85,8 @@ cdef api int reduce_scatter_shared_heap(Call *call) noexcept nogil:
                             nbytes // call.element_size)
         return end_in_agreement(team)
     call.nbytes = blocks.longest
-    plan_call(call, 2, piece_of_block(team.size, call.plan.section_bytes, call.element_size), False)
+    plan_call(call, 2, piece_of_block(team.size, call.plan.section_bytes, call.element_size),
+              ALL_STORE)
     occupy(call, <size_t> call.team.size * call.section_bytes)
     call.phase[0] = stage_pieces
     call.phase[1] = reduce_own_piece
@@ -137,7 +138,7 @@ cdef api int scan_shared_heap(Call *call) noexcept nogil:
             reduce_operands(call.operation, call.recv, call.sources, operands,
                             call.nbytes // call.element_size)
         return end_in_agreement(team)
-    plan_call(call, 2, call.plan.section_bytes, False)
+    plan_call(call, 2, call.plan.section_bytes, SOME_STORE)
     call.phase[0] = stage_for_higher
     call.phase[1] = reduce_prefix
     return complete_in_agreement(call)

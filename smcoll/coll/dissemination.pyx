@@ -27,8 +27,8 @@ before. The result in an excess domain overwrites the version that was given awa
 """
 
 from smcoll.coll.pipeline cimport (
-    STEP_IN, Call, Section, combine, complete, deliver, half_of_region, heard, occupy_two_halves,
-    plan_call, post, put, writable,
+    ALL_STORE, STEP_IN, Call, Section, combine, complete, deliver, half_of_region, heard,
+    occupy_two_halves, plan_call, post, put, writable,
 )
 from smcoll.sync.domains cimport Domains, DomainView, Holders, index_in_domain, members_of
 from smcoll.sync.team cimport DONE
@@ -93,7 +93,7 @@ cdef api int allreduce_dissemination(Call *call) noexcept nogil:
     cdef Roles roles
     deal_roles(call.team.domains, &roles)
     call.details = <void *> &roles
-    plan_call(call, 3, call.plan.section_bytes // 2, False)
+    plan_call(call, 3, call.plan.section_bytes // 2, ALL_STORE)
     occupy_two_halves(call)
     call.phase[0] = copy_in_or_give
     call.phase[1] = disseminate

@@ -6,8 +6,8 @@ data, the lower one copies the other half from the higher; then the ranks below 
 """
 
 from smcoll.coll.pipeline cimport (
-    STEP_IN, Call, Section, combine, complete, copy_in, deliver, half_of_region, heard,
-    occupy_two_halves, plan_call, post, put, region,
+    ALL_STORE, ONE_SEGMENT, STEP_IN, Call, Section, combine, complete, copy_in, deliver,
+    half_of_region, heard, occupy_two_halves, plan_call, post, put, region,
 )
 from smcoll.sync.team cimport DONE
 
@@ -37,7 +37,7 @@ cdef inline int steps_of(int ranks) noexcept nogil:
 
 cdef api int allreduce_recursive_doubling(Call *call) noexcept nogil:
     """Recursive doubling with a read and a write half (GS 3.1); a section fills half a region."""
-    plan_call(call, 3, call.plan.section_bytes // 2, True)
+    plan_call(call, 3, call.plan.section_bytes // 2, ALL_STORE | ONE_SEGMENT)
     occupy_two_halves(call)
     call.phase[0] = copy_in
     call.phase[1] = double
@@ -47,7 +47,7 @@ cdef api int allreduce_recursive_doubling(Call *call) noexcept nogil:
 
 cdef api int allreduce_recursive_halving(Call *call) noexcept nogil:
     """Pairwise reduce-scatter, then everybody reads the slices from their owners (GS 3.1)."""
-    plan_call(call, 3, call.plan.section_bytes, True)
+    plan_call(call, 3, call.plan.section_bytes, ALL_STORE | ONE_SEGMENT)
     call.phase[0] = copy_in
     call.phase[1] = halve
     call.phase[2] = gather_slices
@@ -56,7 +56,7 @@ cdef api int allreduce_recursive_halving(Call *call) noexcept nogil:
 
 cdef api int reduce_scatter_gather(Call *call) noexcept nogil:
     """Pairwise reduce-scatter, then the root gathers the slices from their owners."""
-    plan_call(call, 3, call.plan.section_bytes, True)
+    plan_call(call, 3, call.plan.section_bytes, ALL_STORE | ONE_SEGMENT)
     call.phase[0] = copy_in
     call.phase[1] = halve
     call.phase[2] = gather_to_root

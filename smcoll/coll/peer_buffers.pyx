@@ -7,10 +7,12 @@ reads what every rank has published, all know it before they use any buffer.
 
 from libc.string cimport memcpy
 
-from smcoll.barrier cimport barrier_all_read, post_line_length, wait_line, wait_line_with_length
+from smcoll.barrier cimport (
+    barrier_all_read, line_in_exchange, post_line_length, wait_line, wait_line_with_length,
+)
 from smcoll.base.atomics cimport fence_acquire, load_acquire, load_relaxed
 from smcoll.memory.heap cimport STAGED, STAGED_BY_ALL, heap_address, heap_offset
-from smcoll.segment cimport exchange_line, status_of
+from smcoll.segment cimport status_of
 from smcoll.sync.team cimport DONE, FAILED_DAMAGED, FAILED_POISONED, next_rank
 
 
@@ -47,7 +49,7 @@ cdef Line *publish_buffers(Team *team, const PeerBuffers *buffers, size_t nbytes
         published.send = STAGED_BY_ALL
         published.recv = STAGED
     team.exchanges += 1
-    line = exchange_line(&team.layout, team.base, team.rank, <int> (team.exchanges & 1))
+    line = line_in_exchange(team, team.rank)
     memcpy(line.payload, &published, sizeof(published))
     post_line_length(team, line, team.exchanges, nbytes)
     return line
@@ -67,7 +69,7 @@ cdef int learn_buffers(Team *team, size_t send_bytes, size_t recv_bytes, const v
     cdef int i, rank, status
     for i in range(1, team.size):
         rank = next_rank(team, i)
-        line = exchange_line(&team.layout, team.base, rank, <int> (team.exchanges & 1))
+        line = line_in_exchange(team, rank)
         if lengths == NULL:
             status = wait_line(team, line, team.exchanges, rank)
         else:

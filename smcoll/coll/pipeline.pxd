@@ -21,6 +21,12 @@ cdef enum:
     STEP_RESULT = 2            # the result, or our slice of it, is in our region
     CACHE_LINE = 64            # bytes: slices are cut at cache lines
 
+# How an algorithm uses segments: flags of plan_call.
+cdef enum:
+    SOME_STORE = 0
+    ALL_STORE = 1              # in each section every rank stores into its region
+    ONE_SEGMENT = 2            # all sections in one segment, where it is not pipelined (GS 3.1)
+
 
 # A section: the piece of the user's vector that goes through one segment.
 cdef struct Section:
@@ -31,6 +37,7 @@ cdef struct Section:
     size_t nbytes
     size_t elements
     size_t place               # where it begins in every rank's region
+    bint is_swapped            # each of the two ranks has the other's range as its region
     bint is_fresh              # its class of calls has not used all places yet
     int stores                 # kind with which this rank writes here, or UNKNOWN_STORES
     bint sampled               # whether what that costs is measured:
@@ -118,6 +125,7 @@ cdef struct Call:
     int phases
     int (*phase[MAX_PHASES])(Call *, Section *) noexcept nogil
     bint single_segment        # all sections in one segment, a handshake between them (pairwise)
+    bint swaps                 # the two ranks change regions when they come back to a place
     int stride                 # turns between the starts of two sections
     Section in_flight[MAX_PHASES]
     uint64_t opened
@@ -125,8 +133,7 @@ cdef struct Call:
     int at_phase
 
 
-cdef void plan_call(Call *call, int phases, size_t section_bytes,
-                    bint one_segment_form) noexcept nogil
+cdef void plan_call(Call *call, int phases, size_t section_bytes, int use) noexcept nogil
 cdef int advance(Call *call) noexcept nogil
 # Runs the phases of all sections, as far as flags allow, and waits in between.
 cdef int complete(Call *call) noexcept nogil
@@ -207,10 +214,12 @@ cdef inline int heard_all(Call *call, Section *section, int step) noexcept nogil
     return DONE
 
 
-# Where `rank` keeps its operand or result of this section.
+# Where `rank` keeps its operand or result of this section. Only `rank` stores there until all have
+# released the segment.
 cdef inline char *region(Call *call, Section *section, int rank) noexcept nogil:
     cdef Team *team = call.team
-    return (data_region(&team.layout, team.base, rank, section.slot.bank, section.slot.slot)
+    cdef int owner = 1 - rank if section.is_swapped else rank
+    return (data_region(&team.layout, team.base, owner, section.slot.bank, section.slot.slot)
             + section.place)
 
 

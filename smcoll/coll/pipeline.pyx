@@ -15,7 +15,8 @@ from libc.stdint cimport uint64_t
 
 from smcoll.barrier cimport advance_cursor, release_slot
 from smcoll.coll.pipeline cimport (
-    MAX_PHASES, SECTION_STEPS, STEP_READ, Call, Section, heard_all, occupy, post,
+    ALL_STORE, MAX_PHASES, ONE_SEGMENT, SECTION_STEPS, STEP_READ, Call, Section, heard_all, occupy,
+    post,
 )
 from smcoll.coll.stores cimport UNKNOWN_STORES, add_store_sample, store_class
 from smcoll.segment cimport place_in_turn, places_in_turn, whole_lines
@@ -23,12 +24,16 @@ from smcoll.sync.team cimport AGAIN, DONE, Team
 from smcoll.sync.waiting cimport wait_awaited
 
 
-cdef void plan_call(Call *call, int phases, size_t section_bytes,
-                    bint one_segment_form) noexcept nogil:
+cdef void plan_call(Call *call, int phases, size_t section_bytes, int use) noexcept nogil:
     """Cut the vector into sections and reserve the flag values and segments that they use.
 
-    All of it is a function of values that every rank agrees on (protocol rule 3).
-    ``one_segment_form``: the algorithm keeps to one segment when not pipelined (GS 3.1).
+    All of it is a function of values that every rank agrees on (protocol rule 3). ``use``: of
+    segments, by flags.
+
+    Two ranks that both store change regions when they come back to a place: so each stores where
+    it has read before, and reads where it has stored. With far cores that takes three quarters of
+    the time, with ordinary stores a third (docs/notebook-stores.md). The pass is the same on both
+    ranks, and before a segment is written again both have released it (rule 11).
     """
     cdef Team *team = call.team
     cdef int window
@@ -43,7 +48,8 @@ cdef void plan_call(Call *call, int phases, size_t section_bytes,
     call.tick = team.tick
     team.tick += call.sections * SECTION_STEPS
     call.phases = phases
-    call.single_segment = one_segment_form and not call.plan.pipelined
+    call.single_segment = use & ONE_SEGMENT and not call.plan.pipelined
+    call.swaps = use & ALL_STORE and team.size == 2
     # Before a bank's first segment is written, all ranks must have released the bank's last round,
     # which ended (banks - 1) * in_use + 1 segments ago. A rank that still had that one in flight
     # would wait for itself: so at most that many sections are in flight.
@@ -79,6 +85,7 @@ cdef void open_section(Call *call, Section *section, uint64_t number) noexcept n
     cdef uint64_t ring = team.layout.banks * team.segments.in_use
     cdef uint64_t places = places_in_turn(&team.layout, call.extent, team.layout.segment_size, ring,
                                           call.nbytes)
+    cdef uint64_t regions = 2 if call.swaps else 1
     section.number = number
     section.tick = call.tick + number * SECTION_STEPS
     section.offset = number * call.section_bytes
@@ -92,9 +99,11 @@ cdef void open_section(Call *call, Section *section, uint64_t number) noexcept n
     section.slot = team.segments
     # Where in the regions: short vectors begin elsewhere in each pass, for the sake of caches only.
     section.place = place_in_turn(section.slot.pass_, places, call.extent)
+    section.is_swapped = section.slot.pass_ // places % regions == 1
     # The class itself counts: others may have used less of the memory, another algorithm other
     # places.
-    section.is_fresh = call.sections_before + number < call.unlike_before + places * ring
+    section.is_fresh = call.sections_before + number < (
+        call.unlike_before + regions * places * ring)
     call.opened = number + 1
     if not call.single_segment or call.opened == call.sections:
         advance_cursor(&team.layout, &team.segments)

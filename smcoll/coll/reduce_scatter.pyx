@@ -5,26 +5,25 @@ section holds one piece of each rank's block, so that all ranks have work in eve
 Operands are combined in rank order.
 """
 
-from smcoll.barrier cimport post_line, wait_line
+from smcoll.barrier cimport line_in_exchange, post_line, wait_line
 from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.coll.pipeline cimport (
-    CACHE_LINE, STEP_IN, Section, complete, heard_all, occupy, plan_call, post, put, reduce_from,
-    region, stores_of_others, writable,
+    ALL_STORE, CACHE_LINE, STEP_IN, Section, complete, heard_all, occupy, plan_call, post, put,
+    reduce_from, region, stores_of_others, writable,
 )
 from smcoll.coll.stores cimport UNKNOWN_STORES
-from smcoll.segment cimport Line, exchange_line
+from smcoll.segment cimport Line
 from smcoll.sync.team cimport DONE, Team, next_rank
 
 cdef int reduce_scatter_direct_inline(Call *call) noexcept nogil:
     """Short vectors: an all-read exchange, the whole vector in the flag's own lines."""
     cdef const Partition *blocks = <const Partition *> call.details
     cdef Team *team = call.team
-    cdef int parity, i, rank, status
+    cdef int i, rank, status
     cdef Line *line
     cdef size_t begin = blocks.begin[team.rank]
     team.exchanges += 1
-    parity = <int> (team.exchanges & 1)
-    line = exchange_line(&team.layout, team.base, team.rank, parity)
+    line = line_in_exchange(team, team.rank)
     copy_bytes(line.payload, call.send, blocks.begin[team.size])
     post_line(team, line, team.exchanges)
     call.sources[team.rank] = call.send + begin
@@ -33,7 +32,7 @@ cdef int reduce_scatter_direct_inline(Call *call) noexcept nogil:
         call.sources[team.rank] = line.payload + begin
     for i in range(1, team.size):
         rank = next_rank(team, i)
-        line = exchange_line(&team.layout, team.base, rank, parity)
+        line = line_in_exchange(team, rank)
         status = wait_line(team, line, team.exchanges, rank)
         if status != DONE:
             return status
@@ -56,11 +55,23 @@ cdef int reduce_scatter_direct(Call *call) noexcept nogil:
     cdef const Partition *blocks = <const Partition *> call.details
     call.nbytes = blocks.longest
     plan_call(call, 2, piece_of_block(call.team.size, call.plan.section_bytes,
-                                      call.element_size), False)
+                                      call.element_size), ALL_STORE)
     occupy(call, <size_t> call.team.size * call.section_bytes)
     call.phase[0] = copy_in_pieces
     call.phase[1] = reduce_own_piece
     return complete(call)
+
+
+cdef inline size_t place_of_piece(Call *call, int source, int destination) noexcept nogil:
+    """Where in its region a rank puts the piece for another one.
+
+    Counted from its own rank on: so it is the same place in both regions of two ranks, which change
+    them (plan_call). The last one is its own, which nobody reads.
+    """
+    cdef int after = destination - source - 1
+    if after < 0:
+        after += call.team.size
+    return <size_t> after * call.section_bytes
 
 
 cdef int copy_in_pieces(Call *call, Section *section) noexcept nogil:
@@ -72,7 +83,7 @@ cdef int copy_in_pieces(Call *call, Section *section) noexcept nogil:
         return status
     for rank in range(call.team.size):
         if rank != call.team.rank:
-            put(call, section, own + <size_t> rank * call.section_bytes,
+            put(call, section, own + place_of_piece(call, call.team.rank, rank),
                 call.send + blocks.begin[rank] + section.offset, part_of(blocks, section, rank))
     post(call, section, STEP_IN)
     return DONE
@@ -97,7 +108,6 @@ cdef void reduce_piece(Call *call, Section *section, const void **arrays) noexce
     """
     cdef const Partition *blocks = <const Partition *> call.details
     cdef int rank, mine = call.team.rank
-    cdef size_t at = <size_t> mine * call.section_bytes
     cdef size_t offset = blocks.begin[mine] + section.offset
     cdef size_t nbytes = part_of(blocks, section, mine)
     cdef char *out = call.recv + section.offset
@@ -107,10 +117,10 @@ cdef void reduce_piece(Call *call, Section *section, const void **arrays) noexce
         if arrays != NULL and arrays[rank] != NULL:
             call.sources[rank] = <const char *> arrays[rank] + offset
         else:
-            call.sources[rank] = region(call, section, rank) + at
+            call.sources[rank] = region(call, section, rank) + place_of_piece(call, rank, mine)
     call.sources[mine] = call.send + offset
     if blocks.in_place:
-        out = region(call, section, mine) + at
+        out = region(call, section, mine) + place_of_piece(call, mine, mine)
     reduce_from(call, UNKNOWN_STORES if arrays != NULL else stores_of_others(call, section), out,
                 call.team.size, nbytes)
     if blocks.in_place:

@@ -15,8 +15,8 @@ from smcoll.barrier cimport (
 )
 from smcoll.base.kernels cimport Operation, copy_bytes, copy_result, reduce_operands
 from smcoll.coll.pipeline cimport (
-    STEP_IN, Section, complete, heard, offer, plan_call, post, put, reduce_for_all, reduce_from,
-    region, stores_of, writable,
+    SOME_STORE, STEP_IN, Section, complete, heard, offer, plan_call, post, put, reduce_for_all,
+    reduce_from, region, stores_of, writable,
 )
 from smcoll.coll.stores cimport UNKNOWN_STORES, end_reading, start_reading
 from smcoll.segment cimport Line, rooted_line
@@ -108,7 +108,7 @@ cdef inline void take_result(const Operation *operation, char *recv, const char 
 
 cdef int scan_chain(Call *call) noexcept nogil:
     """Section by section through the data regions."""
-    plan_call(call, 1, call.plan.section_bytes, False)
+    plan_call(call, 1, call.plan.section_bytes, SOME_STORE)
     call.phase[0] = pass_prefix_on
     return complete(call)
 
@@ -151,7 +151,7 @@ cdef int pass_prefix_on(Call *call, Section *section) noexcept nogil:
 
 cdef int scan_direct(Call *call) noexcept nogil:
     """Section by section through the data regions."""
-    plan_call(call, 2, call.plan.section_bytes, False)
+    plan_call(call, 2, call.plan.section_bytes, SOME_STORE)
     call.phase[0] = copy_in_for_higher
     call.phase[1] = reduce_prefix
     return complete(call)

@@ -20,7 +20,7 @@ to earlier ones, which every rank has copied in or reduced by then.
 """
 
 from smcoll.coll.pipeline cimport (
-    Call, Section, complete, deliver, heard, plan_call, post, region,
+    SOME_STORE, Call, Section, complete, deliver, heard, plan_call, post, region,
 )
 from smcoll.coll.reduce_scatter cimport Partition
 from smcoll.coll.tiled_hierarchical cimport (
@@ -63,7 +63,7 @@ cdef int reduce_scatter_tree(Call *call, int stages) noexcept nogil:
     up_n_ary(call, 0)
     call.holders.rank = &first
     call.holders.count = 1
-    plan_call(call, 1 + stages, call.plan.section_bytes, False)
+    plan_call(call, 1 + stages, call.plan.section_bytes, SOME_STORE)
     call.phase[0] = reduce_up
     return scatter(call, 1, stages)
 
@@ -71,7 +71,7 @@ cdef int reduce_scatter_tree(Call *call, int stages) noexcept nogil:
 cdef int reduce_scatter_tiled(Call *call, int stages) noexcept nogil:
     """In tiles to the ranks of rank 0's domain, each of which holds one."""
     plan_domains(call, call.team.domains.domain_of[0])
-    plan_call(call, 3 + stages, call.plan.section_bytes, False)
+    plan_call(call, 3 + stages, call.plan.section_bytes, SOME_STORE)
     call.phase[0] = copy_in_for_domain
     call.phase[1] = reduce_in_domain
     call.phase[2] = reduce_across_domains

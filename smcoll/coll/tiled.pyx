@@ -7,7 +7,7 @@ from different ones.
 
 from smcoll.base.kernels cimport reduce_operands, strip_bytes
 from smcoll.coll.pipeline cimport (
-    STEP_IN, STEP_RESULT, complete, cut, deliver, heard, heard_all, plan_call, post, put,
+    ALL_STORE, STEP_IN, STEP_RESULT, complete, cut, deliver, heard, heard_all, plan_call, post, put,
     reduce_for_all, reduce_from, reduce_into, reduce_operands_into, region, stores_of_others, tile,
     writable,
 )
@@ -29,7 +29,7 @@ cdef int allreduce_tiled(Call *call) noexcept nogil:
     LHS 2.4's naive tiled reduction followed by an allgather, with the vectors staged through the
     data regions; a rank never copies in the slice that it reduces itself.
     """
-    plan_call(call, 3, call.plan.section_bytes, False)
+    plan_call(call, 3, call.plan.section_bytes, ALL_STORE)
     call.phase[0] = copy_in_but_own_slice
     call.phase[1] = reduce_own_slice_for_all
     call.phase[2] = copy_out_others
@@ -38,7 +38,7 @@ cdef int allreduce_tiled(Call *call) noexcept nogil:
 
 cdef api int allreduce_tiled_cyclic(Call *call) noexcept nogil:
     """The same, each rank reading the others one after the other (LHS 3.2, after Mamidala)."""
-    plan_call(call, 3, call.plan.section_bytes, False)
+    plan_call(call, 3, call.plan.section_bytes, ALL_STORE)
     call.phase[0] = copy_in_but_own_slice
     call.phase[1] = reduce_cyclically_for_all
     call.phase[2] = copy_out_others
@@ -47,7 +47,7 @@ cdef api int allreduce_tiled_cyclic(Call *call) noexcept nogil:
 
 cdef int reduce_tiled(Call *call) noexcept nogil:
     """Every rank reduces its slice of all sources at once (LHS 2.4); the root gathers them."""
-    plan_call(call, 3, call.plan.section_bytes, False)
+    plan_call(call, 3, call.plan.section_bytes, ALL_STORE)
     call.phase[0] = copy_in_but_own_slice
     call.phase[1] = reduce_own_slice_for_root
     call.phase[2] = copy_out_at_root
@@ -56,7 +56,7 @@ cdef int reduce_tiled(Call *call) noexcept nogil:
 
 cdef api int reduce_tiled_cyclic(Call *call) noexcept nogil:
     """The same, each rank reading the others one after the other (LHS 3.2, after Mamidala)."""
-    plan_call(call, 3, call.plan.section_bytes, False)
+    plan_call(call, 3, call.plan.section_bytes, ALL_STORE)
     call.phase[0] = copy_in_but_own_slice
     call.phase[1] = reduce_cyclically_for_root
     call.phase[2] = copy_out_at_root

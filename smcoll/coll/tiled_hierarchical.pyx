@@ -23,8 +23,8 @@ caches. Tiles are cut at cache lines, so no line has two writers.
 """
 
 from smcoll.coll.pipeline cimport (
-    STEP_IN, complete, cut, deliver, heard, plan_call, post, put, reduce_into, reduce_operands_into,
-    region, writable,
+    ALL_STORE, STEP_IN, complete, cut, deliver, heard, plan_call, post, put, reduce_into,
+    reduce_operands_into, region, writable,
 )
 from smcoll.sync.domains cimport index_in_domain, members_of, n_ary_tree_of_domains
 from smcoll.sync.team cimport DONE
@@ -33,7 +33,7 @@ from smcoll.sync.team cimport DONE
 cdef int allreduce_tiled_hierarchical(Call *call) noexcept nogil:
     """The result comes down in two stages, a tile a rank across and whole inside the domains."""
     plan_domains(call, 0)
-    plan_call(call, 5, call.plan.section_bytes, False)
+    plan_call(call, 5, call.plan.section_bytes, ALL_STORE)
     call.phase[0] = copy_in_for_domain
     call.phase[1] = reduce_in_domain
     call.phase[2] = reduce_across_domains
@@ -45,7 +45,7 @@ cdef int allreduce_tiled_hierarchical(Call *call) noexcept nogil:
 cdef int reduce_tiled_hierarchical(Call *call) noexcept nogil:
     """The root's domain is the top one, so the root gathers the tiles from its neighbours."""
     plan_domains(call, call.team.domains.domain_of[call.root])
-    plan_call(call, 4, call.plan.section_bytes, False)
+    plan_call(call, 4, call.plan.section_bytes, ALL_STORE)
     call.phase[0] = copy_in_for_domain
     call.phase[1] = reduce_in_domain
     call.phase[2] = reduce_across_domains

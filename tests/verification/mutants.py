@@ -55,8 +55,6 @@ class Mutant:
     tests: str
 
 
-PARITY = "parity = <int> (team.exchanges & 1)"
-
 MUTANTS = (
     Mutant("relaxed_flag", "RELAXED_FLAG",
            (Edit("smcoll/base/atomics.h", "__atomic_store_n(word, value, __ATOMIC_RELEASE)",
@@ -72,8 +70,7 @@ MUTANTS = (
     copy_bytes(line.payload, call.send, call.nbytes)
 """),), SEQUENCES),
     Mutant("one_exchange_slot", "ONE_EXCHANGE_SLOT",
-           (Edit("smcoll/coll/all_read.pyx", PARITY, "parity = 0"),
-            Edit("smcoll/barrier.pyx", PARITY, "parity = 0")), SEQUENCES),
+           (Edit("smcoll/barrier.pxd", "<int> (team.exchanges & 1)", "0"),), SEQUENCES),
     Mutant("wait_one_too_low", "WAIT_ONE_TOO_LOW",
            (Edit("smcoll/coll/all_read.pyx",
                  "status = wait_line(team, line, team.exchanges, rank)",
@@ -109,6 +106,9 @@ MUTANTS = (
     Mutant("no_read_handshake", "NO_READ_HANDSHAKE",
            (Edit("smcoll/coll/pipeline.pyx", "heard_all(call, section, STEP_READ - SECTION_STEPS)",
                  "DONE"),), SEQUENCES),
+    Mutant("one_rank_changes_regions", "ONE_RANK_CHANGES_REGIONS",
+           (Edit("smcoll/coll/pipeline.pyx", "call.swaps = use & ALL_STORE and team.size == 2",
+                 "call.swaps = use & ALL_STORE and team.size == 2 and team.rank == 0"),), SEQUENCES),
     Mutant("window_too_wide", "WINDOW_TOO_WIDE",
            (Edit("smcoll/coll/pipeline.pyx",
                  "window = min(phases, (team.layout.banks - 1) * team.segments.in_use + 1)",

@@ -95,6 +95,7 @@ MUTANTS = (
     ("pipeline", "BANK_LEFT_UNRELEASED", "PERIOD=2 SEGMENTS=2"),
     ("pipeline", "WINDOW_TOO_WIDE", "PERIOD=1"),
     ("pipeline", "NO_READ_HANDSHAKE", "PERIOD=1"),
+    ("pipeline", "ONE_RANK_CHANGES_REGIONS", "PERIOD=1"),
     ("streams", "RELAXED_FLAG", "WEAK"),
     ("streams", "POST_BEFORE_COPY", ""),
     ("streams", "NO_CREDIT", ""),

@@ -10,8 +10,8 @@
  *   TILED           copy_in_but_own_slice; reduce_own_slice_for_all; copy_out_others: two posts a
  *                   section
  *   FAN_IN_FAN_OUT  reduce_up; pass_down: the result replaces the partial one in the same region
- *   ONE_SEGMENT     all_read's phases with one segment for all sections (plan_call's
- *                   one_segment_form): a handshake "read" between sections
+ *   ONE_SEGMENT     all_read's phases with one segment for all sections (plan_call): a handshake
+ *                   "read" between sections
  *   DISSEMINATION   barrier_dissemination: one flag for all steps (it uses one segment)
  *   FAN_OUT(root)   pass_down: the root never waits for anybody but in acquire_slot
  *
@@ -20,9 +20,12 @@
  * another value has lost a message, reads a stale one, or was let through by another call. The
  * driver of the code meets AGAIN by waiting for that very flag and asking again: here it blocks.
  *
+ * Two ranks that both store (ALL_READ, TILED, ONE_SEGMENT) change regions in each pass (REGION).
+ *
  * Mutants: RELAXED_FLAG (with WEAK), POST_BEFORE_COPY, NO_BANK_BARRIER, BANK_ONE_ROUND_EARLY,
  * EPOCH_TOO_HIGH, EPOCH_TOO_LOW, RELEASE_BEFORE_READING, RELEASE_AT_FIRST_SLOT (SEGMENTS > 1),
- * WINDOW_TOO_WIDE, NO_READ_HANDSHAKE, WAIT_ONE_TOO_LOW, BANK_LEFT_UNRELEASED (SEGMENTS > 1).
+ * WINDOW_TOO_WIDE, NO_READ_HANDSHAKE, WAIT_ONE_TOO_LOW, BANK_LEFT_UNRELEASED (SEGMENTS > 1),
+ * ONE_RANK_CHANGES_REGIONS.
  */
 
 #ifndef BANKS
@@ -55,6 +58,10 @@
 #define SLICE(slot) (2 * SLOTS + (slot))
 #define FIELD(bank) (3 * SLOTS + (bank))
 #define WORDS (3 * SLOTS + BANKS)
+
+/* Words are numbered through all ranks: two of them store into each other's regions. */
+#define HOME(owner) 0
+#define OWN(word) (self * WORDS + (word))
 
 #include "memory.pml"
 
@@ -97,6 +104,15 @@ byte share[PERIOD];                    /* of a bank's slots, in use in this call
 #define SLOT (BANK * SEGMENTS + position % in_use)
 #define PASS NUMBER(pass + position / (in_use * BANKS))
 #define TICK NUMBER(tick + section * SECTION_STEPS)
+
+/* region: whose words hold what `rank` stores. */
+#define IS_SWAPPED (RANKS == 2 && PASS % 2 == 1 && \
+                    (kind == ALL_READ || kind == TILED || kind == ONE_SEGMENT))
+#ifdef ONE_RANK_CHANGES_REGIONS
+#define REGION(rank) (IS_SWAPPED && self == 0 -> RANKS - 1 - (rank) : (rank))
+#else
+#define REGION(rank) (IS_SWAPPED -> RANKS - 1 - (rank) : (rank))
+#endif
 
 #ifdef BANK_ONE_ROUND_EARLY
 #define WAITED_PASS NUMBER(PASS - 1)
@@ -143,11 +159,11 @@ inline writable() {
 /* Data into the own region, then post(step). */
 inline copy_and_post(data, step) {
 #ifdef POST_BEFORE_COPY
-    store(FLAG(SLOT), NUMBER(TICK + (step)), RELEASE);
-    store(data, NUMBER(TICK + (step)), 0)
+    store(OWN(FLAG(SLOT)), NUMBER(TICK + (step)), RELEASE);
+    store(REGION(self) * WORDS + (data), NUMBER(TICK + (step)), 0)
 #else
-    store(data, NUMBER(TICK + (step)), 0);
-    store(FLAG(SLOT), NUMBER(TICK + (step)), RELEASE)
+    store(REGION(self) * WORDS + (data), NUMBER(TICK + (step)), 0);
+    store(OWN(FLAG(SLOT)), NUMBER(TICK + (step)), RELEASE)
 #endif
 }
 
@@ -164,7 +180,7 @@ inline heard_all(step) {
 
 /* The data of `rank`, read as what `step` stands for. */
 inline read(rank, data, step) {
-    assert(SHARED(rank, data) == NUMBER(TICK + (step)))
+    assert(SHARED(REGION(rank), data) == NUMBER(TICK + (step)))
 }
 
 inline read_all(data, step) {
@@ -181,12 +197,12 @@ inline read_all(data, step) {
 /* close_section, release_slot */
 inline close_section() {
     if
-    :: kind == ONE_SEGMENT -> store(FLAG(SLOT), NUMBER(TICK + STEP_READ), 1)
+    :: kind == ONE_SEGMENT -> store(OWN(FLAG(SLOT)), NUMBER(TICK + STEP_READ), 1)
     :: else
     fi;
     if
     :: (kind != ONE_SEGMENT || section + 1 == sections) && position % in_use == RELEASING_SLOT ->
-        store(FIELD(BANK), RELEASED_PASS, 1)
+        store(OWN(FIELD(BANK)), RELEASED_PASS, 1)
     :: else
     fi
 }
@@ -311,10 +327,10 @@ inline dissemination() {
     writable();
     i = 1;
     v = 1;
-    store(DATA(SLOT), TICK, 0);
+    store(OWN(DATA(SLOT)), TICK, 0);
     do
     :: v < RANKS ->
-        store(FLAG(SLOT), NUMBER(TICK + i), RELEASE);
+        store(OWN(FLAG(SLOT)), NUMBER(TICK + i), RELEASE);
         atomic {
             HEARD((self + RANKS - v) % RANKS, i) ->
             v = v * 2
@@ -333,7 +349,7 @@ inline use_segments() {
     if
     :: slot >= in_use ->
 #ifndef BANK_LEFT_UNRELEASED
-        store(FIELD(bank), RELEASED_NUMBER(pass), 1);
+        store(OWN(FIELD(bank)), RELEASED_NUMBER(pass), 1);
 #endif
         atomic { slot = 0; bank++; wrap_banks() }
     :: else
