@@ -77,12 +77,12 @@ cdef struct Layout:
     size_t flags               # banks x segments lines
     size_t samples             # of calls on trial: SAMPLES
     size_t control             # bytes of the control pages; streams, then data regions follow
-    # Streams: for every other rank a ring of cells that only that rank reads, a chunk behind each
-    # cell, and for every other rank a line with how many of its cells this rank has read.
+    # Streams: for every other rank a ring of cells that only that rank reads, as many rooms for
+    # chunks, which both write by turns, and a line with how many of its cells this rank has read.
     int stream_cells           # cells in a ring
     size_t stream_cell         # bytes of a cell: a Line whose payload holds a short message
     size_t stream_inline       # largest message that travels in a cell
-    size_t stream_room         # bytes behind a cell, for one chunk
+    size_t stream_room         # bytes of a room for one chunk
     size_t stream_chunk        # bytes of the longest chunk
     size_t credits             # offsets inside the streams' range
     size_t cells
@@ -214,7 +214,7 @@ cdef inline size_t ring_to(int rank, int destination) noexcept nogil:
     return destination if destination < rank else destination - 1
 
 
-# Cell and chunk number `count` (from 1) of the stream from `rank` to `destination`.
+# Cell number `count` (from 1) of the stream from `rank` to `destination`.
 cdef inline Line *stream_line(const Layout *layout, char *base, int rank, int destination,
                               uint64_t count) noexcept nogil:
     return <Line *> (rank_range(layout, base, rank) + layout.streams_at + layout.cells
@@ -222,21 +222,37 @@ cdef inline Line *stream_line(const Layout *layout, char *base, int rank, int de
                         + count % <uint64_t> layout.stream_cells) * layout.stream_cell)
 
 
-# ... of a message of so many bytes that is sent in chunks of `extent` bytes, whole lines.
+# Chunk `position`, counted for both streams of a pair of ranks, of the one from `rank`. In every
+# other pass, and where they are turned, the two streams have each other's rooms. `extent`: bytes of
+# the message's chunks, whole lines.
 cdef inline char *stream_chunk(const Layout *layout, char *base, int rank, int destination,
-                               uint64_t count, size_t nbytes, size_t extent) noexcept nogil:
+                               uint64_t position, bint is_turned, uint64_t places,
+                               size_t extent) noexcept nogil:
     cdef uint64_t cells = layout.stream_cells
-    cdef uint64_t places = places_in_turn(layout, extent, layout.stream_room, cells, nbytes)
+    cdef uint64_t pass_ = position // cells
+    if (pass_ + is_turned) % 2 == 1:
+        rank, destination = destination, rank
     return (rank_range(layout, base, rank) + layout.streams_at + layout.chunks
-            + (ring_to(rank, destination) * cells + count % cells) * layout.stream_room
-            + place_in_turn(count // cells, places, extent))
+            + (ring_to(rank, destination) * cells + position % cells) * layout.stream_room
+            + place_in_turn(pass_, places, extent))
 
 
-# Whether its place is used for the first time (cells are counted from 2).
-cdef inline bint is_fresh_chunk(const Layout *layout, uint64_t count, size_t nbytes,
-                                size_t extent) noexcept nogil:
-    return count // layout.stream_cells <= places_in_turn(
-        layout, extent, layout.stream_room, layout.stream_cells, nbytes)
+# In how many places of their rooms the chunks of a message of so many bytes begin by turns. An odd
+# number: so a place has the two ranks as its writers by turns where there are messages both ways,
+# and comes up again after twice as many passes where there are not.
+cdef inline uint64_t chunk_places(const Layout *layout, size_t extent, size_t nbytes,
+                                  bint both_ways) noexcept nogil:
+    cdef uint64_t ring = layout.stream_cells if both_ways else 2 * layout.stream_cells
+    cdef uint64_t places = places_in_turn(layout, extent, layout.stream_room, ring, nbytes)
+    if places % 2 == 1:
+        return places
+    return places + 1 if (places + 1) * extent <= layout.stream_room else places - 1
+
+
+# Whether its place is used for the first time by this rank.
+cdef inline bint is_fresh_chunk(const Layout *layout, uint64_t position,
+                                uint64_t places) noexcept nogil:
+    return position // layout.stream_cells < 2 * places
 
 
 cdef class Mapping:

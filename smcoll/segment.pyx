@@ -2,8 +2,9 @@
 
 ``header | rank 0: control pages, streams, data regions | rank 1: ... | ...``: all that a rank owns
 is one range of whole pages, which it reserves and touches first itself, so that the pages lie on
-its NUMA node: huge pages where there are any. A rank writes only its own range and may read all
-others.
+its NUMA node: huge pages where there are any. A rank writes its own range and may read all others;
+two ranks that both store change data regions (``coll.pipeline``), and the rooms for the chunks of
+their streams (``coll.streams``).
 
 Nothing here knows MPI: who creates, who attaches and that all agree is the caller's business
 (``smcoll.comm.setup``).

@@ -5,10 +5,12 @@ a rank really sends stands in its flag line; more than the receiver has room for
 there, less leaves the rest untouched.
 """
 
+from libc.stdint cimport uint64_t
+
 from smcoll.barrier cimport line_in_exchange, post_line_length, wait_line_with_length
-from smcoll.base.atomics cimport load_relaxed
+from smcoll.base.atomics cimport load_relaxed, store_relaxed
 from smcoll.coll.pipeline cimport (
-    ALL_STORE, Section, complete, heard_length, plan_call, post_length, region, writable,
+    ALL_STORE, Section, complete, heard_length, line_of, plan_call, post_length, region, writable,
 )
 from smcoll.datatype.convertor cimport pack_next, unpack_next
 from smcoll.segment cimport Line
@@ -67,6 +69,11 @@ cdef int allgather_direct(Call *call) noexcept nogil:
     return complete(call)
 
 
+# The length of the longest block, from which all places follow: behind the hint of `tell_stores`.
+cdef inline uint64_t *told_longest(Line *line) noexcept nogil:
+    return <uint64_t *> line.payload + 3
+
+
 cdef int copy_in_block(Call *call, Section *section) noexcept nogil:
     cdef Gathering *blocks = <Gathering *> call.details
     cdef int rank = call.team.rank, status = writable(call, section)
@@ -75,6 +82,7 @@ cdef int copy_in_block(Call *call, Section *section) noexcept nogil:
     if status != DONE:
         return status
     pack_block(call, section, blocks)
+    store_relaxed(told_longest(line_of(call, section, rank)), blocks.longest)
     post_length(call, section, STEP_BLOCK, blocks.send_bytes)
     if not blocks.in_place:
         # After the others can read it.
@@ -96,7 +104,10 @@ cdef int copy_out_blocks(Call *call, Section *section) noexcept nogil:
         status = heard_length(call, section, rank, STEP_BLOCK, &sent)
         if status != DONE:
             return status
-        if section.number == 0 and not same_call(call.team, blocks, rank, sent):
+        if section.number == 0 and not (
+                load_relaxed(told_longest(line_of(call, section, rank))) == blocks.longest
+                and same_call(call.team, blocks, rank, sent)):
+            call.team.awaited_rank = rank
             return FAILED_MISMATCH
         room = min(sent, blocks.block[rank])
         if section.number == 0:

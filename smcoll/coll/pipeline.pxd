@@ -24,7 +24,7 @@ cdef enum:
 # How an algorithm uses segments: flags of plan_call.
 cdef enum:
     SOME_STORE = 0
-    ALL_STORE = 1              # in each section every rank stores into its region
+    ALL_STORE = 1              # in each section every rank stores into its region: for speed only
     ONE_SEGMENT = 2            # all sections in one segment, where it is not pipelined (GS 3.1)
 
 
@@ -149,6 +149,12 @@ cdef inline int writable(Call *call, Section *section) noexcept nogil:
     return acquire_slot(call.team, &section.slot)
 
 
+# `rank`'s flag line of this section.
+cdef inline Line *line_of(const Call *call, const Section *section, int rank) noexcept nogil:
+    cdef const Team *team = call.team
+    return segment_line(&team.layout, team.base, rank, section.slot.bank, section.slot.slot)
+
+
 # Our region holds what `step` stands for.
 cdef inline void post(Call *call, Section *section, int step) noexcept nogil:
     post_length(call, section, step, call.team.nbytes)
@@ -158,8 +164,7 @@ cdef inline void post(Call *call, Section *section, int step) noexcept nogil:
 cdef inline void post_length(Call *call, Section *section, int step,
                              uint64_t nbytes) noexcept nogil:
     cdef Team *team = call.team
-    cdef Line *line = segment_line(&team.layout, team.base, team.rank, section.slot.bank,
-                                   section.slot.slot)
+    cdef Line *line = line_of(call, section, team.rank)
     # A hint in the payload, which nobody compares: of other ranks' use for their statistics.
     tell_stores(line, section.stores)
     if section.is_posted or (call.single_segment and section.number > 0):
@@ -186,18 +191,14 @@ cdef inline void expect_next(Call *call, Section *section, int rank) noexcept no
 
 # Has `rank` posted `step` (or a later one) of this section? DONE, AGAIN or FAILED.
 cdef inline int heard(Call *call, Section *section, int rank, int step) noexcept nogil:
-    cdef Team *team = call.team
-    return arrived(team, segment_line(&team.layout, team.base, rank, section.slot.bank,
-                                      section.slot.slot), section.tick + step, rank)
+    return arrived(call.team, line_of(call, section, rank), section.tick + step, rank)
 
 
 # The same, and how long its message is.
 cdef inline int heard_length(Call *call, Section *section, int rank, int step,
                              size_t *nbytes) noexcept nogil:
-    cdef Team *team = call.team
-    cdef Line *line = segment_line(&team.layout, team.base, rank, section.slot.bank,
-                                   section.slot.slot)
-    cdef int status = arrived_with_length(team, line, section.tick + step, rank)
+    cdef Line *line = line_of(call, section, rank)
+    cdef int status = arrived_with_length(call.team, line, section.tick + step, rank)
     if status == DONE:
         nbytes[0] = load_relaxed(&line.nbytes)
     return status

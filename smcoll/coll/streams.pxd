@@ -4,14 +4,26 @@ from smcoll.datatype.convertor cimport Convertor
 from smcoll.sync.team cimport StoreClass, Team
 
 cdef enum:
+    OUTGOING = 1
+    INCOMING = 2
     NEEDS_MEMORY = 2           # a step's answer: Exchange.unplaced has no room for its message yet
 
 
-# Where this rank stands in its streams: functions of the messages sent and received.
+# Where this rank stands in its streams to and from another one: functions of the messages sent and
+# received.
 cdef struct Stream:
     uint64_t sent              # cells to this rank so far
     uint64_t credit            # of these it has read so many, as we last saw
     uint64_t received          # cells from this rank that we have read
+    # Chunks have positions, the same on both ranks (begin_chunks).
+    uint64_t began             # of this exchange's first ones
+    uint64_t chunks_sent       # in this exchange
+    uint64_t chunks_received
+    uint64_t answered          # how many the exchange had that this one answers
+    bint is_turned             # what lies in whose rooms
+    int messages               # of this exchange: OUTGOING, INCOMING, or both
+    int next_messages          # of one that begins
+    bint awaits                # the incoming one is not finished
 
 
 # One message to or from another rank.

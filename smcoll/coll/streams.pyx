@@ -2,9 +2,9 @@
 
 How long a message is only its sender knows for sure (protocol rule 3), so nothing here is agreed
 between ranks but which pairs have a message in this call. From every rank to every other leads a
-stream: a ring of cells, each a flag line whose payload holds a short message, with a chunk of
-memory behind it for the pieces of a long one. The first cell of a message says how long it is, and
-how long its chunks are: that is the sender's choice.
+stream: a ring of cells, each a flag line whose payload holds a short message, and as many rooms for
+the chunks of long ones. The first cell of a message says how long it is, and how long its chunks
+are: that is the sender's choice.
 
 Shared words and their pairing, for the stream from rank s to rank d:
 
@@ -18,6 +18,20 @@ credit word        d, release, after it has read   s, acquire, before it writes 
 refusal word       d, before that credit           s, after it
 =================  ==============================  ==============================================
 
+**Two streams between two ranks share the rooms for their chunks**, and change them in each pass:
+what a rank has read it writes next, which is faster with far cores (``pipeline.plan_call`` says the
+same of data regions). In both streams the chunks of a call begin at the same position
+(``begin_chunks``), so at one position they lie in different rooms. What s is about to write over,
+at position ``t`` of call e, has been read:
+
+- what d wrote there: s has read all of earlier calls; of this one it lies at ``t - cells`` or
+  before, and s is no more than a pass ahead of what has come, until no more chunks will;
+- what s wrote there itself, in call e'. If a later call than e' has brought s anything from d, then
+  d has left e'. If not, only s has sent since e', at positions that follow each other, and it comes
+  back to a room after ``2 * cells`` of them. Where it has sent ``cells`` chunks since that one, d's
+  credit says it. Else d's message of e' went on for a pass behind it; d had to read it before it
+  could send so much, and all of that has come to s.
+
 A long message that lies in its sender's shared heap (``docs/heap.md``) is one cell with its offset:
 the receiver reads it where it is, and gives credit at once, for which the sender waits. So is one
 in private memory that receivers may read through the kernel (``cross_memory``; ``may_be_read``). A
@@ -28,7 +42,9 @@ follows in chunks.
 Cells are counted from the communicator's start and never reset. A message of no bytes has a cell
 too. Why nothing deadlocks: a rank moves all its messages, in both directions, as far as they go,
 and waits for any of them to move; a sender without credit has filled the ring for a receiver whose
-call has the same message, and which therefore reads it.
+call has the same message, and which therefore reads it. A sender that is a pass ahead of what has
+come waits for chunks of a rank that can't be a pass ahead itself, and which needs none of the
+chunks that this one has yet to send: in place, too, where both are cut at the same places.
 """
 
 from libc.stdint cimport int64_t, uint64_t
@@ -51,8 +67,8 @@ from smcoll.datatype.convertor cimport copy_message, pack_next, unpack_next
 from smcoll.memory.cross_memory cimport read_memory
 from smcoll.memory.heap cimport STAGED
 from smcoll.segment cimport (
-    LINE_BYTES, Layout, Line, credit_word, is_fresh_chunk, refusal_word, stream_chunk, stream_line,
-    whole_lines,
+    LINE_BYTES, Layout, Line, chunk_places, credit_word, is_fresh_chunk, refusal_word, stream_chunk,
+    stream_line, whole_lines,
 )
 from smcoll.sync.team cimport (
     AGAIN, DONE, FAILED_DAMAGED, FAILED_MISMATCH, FAILED_POISONED, StoreClass, Team,
@@ -72,6 +88,10 @@ cdef void init_streams(Team *team, Stream *streams, uint64_t start) noexcept nog
     cdef int other, cell
     for other in range(team.size):
         streams[other].sent = streams[other].received = streams[other].credit = start
+        streams[other].began = streams[other].chunks_sent = streams[other].chunks_received = 0
+        streams[other].messages = streams[other].next_messages = 0
+        streams[other].is_turned = False
+        streams[other].answered = 0
         if other == team.rank:
             continue
         store_relaxed(refusal_word(layout, team.base, team.rank, other), start)
@@ -96,6 +116,11 @@ cdef void begin_exchange(Exchange *exchange) noexcept nogil:
     """Nothing has moved yet. The caller has filled in peers, convertors, lengths and rooms."""
     cdef int i
     for i in range(exchange.sends):
+        exchange.streams[exchange.outgoing[i].peer].next_messages |= OUTGOING
+    for i in range(exchange.receives):
+        exchange.streams[exchange.incoming[i].peer].next_messages |= INCOMING
+    for i in range(exchange.sends):
+        begin_chunks(&exchange.streams[exchange.outgoing[i].peer])
         exchange.outgoing[i].done = 0
         exchange.outgoing[i].begun = exchange.outgoing[i].finished = False
         exchange.outgoing[i].heap_offset = offset_for(exchange, &exchange.outgoing[i])
@@ -112,6 +137,8 @@ cdef void begin_exchange(Exchange *exchange) noexcept nogil:
                          1 if exchange.receives > 0 else
                          exchange.outgoing[i].nbytes // exchange.outgoing[i].chunk)
     for i in range(exchange.receives):
+        begin_chunks(&exchange.streams[exchange.incoming[i].peer])
+        exchange.streams[exchange.incoming[i].peer].awaits = True
         exchange.incoming[i].done = exchange.incoming[i].nbytes = 0
         exchange.incoming[i].begun = exchange.incoming[i].finished = False
         exchange.incoming[i].heap_offset = STAGED
@@ -126,6 +153,31 @@ cdef void begin_exchange(Exchange *exchange) noexcept nogil:
     exchange.unfinished = exchange.sends + exchange.receives
     exchange.unplaced = NULL
     exchange.truncated = 0
+
+
+cdef void begin_chunks(Stream *stream) noexcept nogil:
+    """Both ranks put this exchange's chunks behind those of the one before, at the same position.
+
+    One that answers (a Gather behind a Scatter, say: what had one direction only has the other one)
+    takes the very rooms of the one before, for its sender has just read there. One that answers an
+    answer goes on behind both.
+    """
+    cdef uint64_t longest = max(stream.chunks_sent, stream.chunks_received)
+    cdef bint answers
+    if stream.next_messages == 0:
+        return                     # it has begun: this is the other message of the two
+    answers = (stream.next_messages ^ stream.messages == OUTGOING | INCOMING
+               and stream.messages != 0 and stream.next_messages != OUTGOING | INCOMING)
+    if answers and not stream.is_turned:
+        stream.answered = longest
+    else:
+        stream.began += max(stream.answered, longest) if answers else longest
+        stream.answered = 0
+    stream.is_turned ^= answers
+    stream.messages = stream.next_messages
+    stream.next_messages = 0
+    stream.chunks_sent = stream.chunks_received = 0
+    stream.awaits = False
 
 
 cdef uint64_t offset_for(Exchange *exchange, Transfer *message) noexcept nogil:
@@ -152,13 +204,24 @@ cdef size_t chunk_bytes(const Team *team, size_t nbytes, bint also_receives) noe
     """How long the chunks of a message of so many bytes are: whole lines, about equal.
 
     Where its sender only sends, a quarter of it, so that sender and receiver copy at the same time.
-    Who also receives copies in before it copies out, and so does its peer.
+    Who also receives copies in before it copies out, and so does its peer; there only the last one
+    is shorter: the two messages may wait for each other's chunks, and in place for what has left,
+    also where a program has made them unlike.
     """
     cdef size_t longest = nbytes if also_receives else max((nbytes + 3) // 4, <size_t> SHORT_CHUNK)
     cdef size_t pieces
     longest = max(min(longest, team.layout.stream_chunk), <size_t> LINE_BYTES)
+    if also_receives:
+        return whole_lines(longest)
     pieces = max((nbytes + longest - 1) // longest, <size_t> 1)
     return max(whole_lines((nbytes + pieces - 1) // pieces), <size_t> LINE_BYTES)
+
+
+# In how many places of their rooms the message's chunks begin by turns: the same on both ranks.
+cdef inline uint64_t places_of_chunks(const Team *team, const Stream *stream,
+                                      const Transfer *message) noexcept nogil:
+    return chunk_places(&team.layout, message.chunk, message.nbytes,
+                        stream.messages == OUTGOING | INCOMING)
 
 
 cdef inline size_t next_piece(const Team *team, const Transfer *message) noexcept nogil:
@@ -174,14 +237,24 @@ cdef inline bint would_overwrite(const Team *team, const Transfer *message) noex
         message.done + next_piece(team, message), message.behind.nbytes)
 
 
-cdef bint may_write(Exchange *exchange, int peer) noexcept nogil:
-    """Has ``peer`` read what lies in the next cell to it?"""
-    cdef Stream *stream = &exchange.streams[peer]
+# Does the next cell of an outgoing message have a chunk?
+cdef inline bint needs_room(const Team *team, const Transfer *message) noexcept nogil:
+    return (not in_cell(team, message.nbytes) and message.heap_offset == STAGED
+            and message.address == 0)
+
+
+cdef bint may_write(Exchange *exchange, const Transfer *message) noexcept nogil:
+    """Has everything been read that lies where the message's next cell is to be written?"""
+    cdef Stream *stream = &exchange.streams[message.peer]
     cdef Team *team = exchange.team
-    cdef uint64_t needed = stream.sent + 1 - <uint64_t> team.layout.stream_cells
+    cdef uint64_t cells = team.layout.stream_cells
+    cdef uint64_t needed = stream.sent + 1 - cells
+    if (stream.awaits and stream.chunks_sent >= stream.chunks_received + cells
+            and needs_room(team, message)):
+        return False
     if <long long> (stream.credit - needed) >= 0:
         return True
-    stream.credit = load_acquire(credit_word(&team.layout, team.base, peer, team.rank))
+    stream.credit = load_acquire(credit_word(&team.layout, team.base, message.peer, team.rank))
     return <long long> (stream.credit - needed) >= 0
 
 
@@ -207,6 +280,7 @@ cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
     cdef Line *line
     cdef char *place
     cdef size_t piece
+    cdef uint64_t places
     cdef int stores = STORES_ORDINARY
     cdef bint sampled = False
     cdef int64_t began = 0
@@ -218,7 +292,7 @@ cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
             return DONE
         message.begun = False
         message.address = 0
-    while may_write(exchange, message.peer):
+    while may_write(exchange, message):
         line = stream_line(&team.layout, team.base, team.rank, message.peer, stream.sent + 1)
         piece = next_piece(team, message)
         if in_cell(team, message.nbytes):
@@ -228,8 +302,10 @@ cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
             memcpy(line.payload, &message.heap_offset, sizeof(uint64_t))
             memcpy(line.payload + sizeof(uint64_t), &message.address, sizeof(uint64_t))
             memcpy(line.payload + 3 * sizeof(uint64_t), &message.chunk, sizeof(uint64_t))
+            places = places_of_chunks(team, stream, message)
             place = stream_chunk(&team.layout, team.base, team.rank, message.peer,
-                                 stream.sent + 1, message.nbytes, message.chunk)
+                                 stream.began + stream.chunks_sent, stream.is_turned, places,
+                                 message.chunk)
         if message.heap_offset != STAGED or message.address != 0:
             stream.sent += 1
             message.cell = stream.sent
@@ -242,9 +318,9 @@ cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
                 message.chosen.sections += 1
             stores = next_stores(
                 team, message.chosen, number, team.layout.stream_cells,
-                is_fresh_chunk(&team.layout, stream.sent + 1, message.nbytes, message.chunk),
-                &sampled)
+                is_fresh_chunk(&team.layout, stream.began + stream.chunks_sent, places), &sampled)
             tell_stores(line, stores)
+            stream.chunks_sent += 1
         if sampled:
             began = monotonic_ns()
         pack_next(&message.convertor, place, piece, stores)
@@ -274,6 +350,11 @@ cdef int read_through_kernel(Team *team, Transfer *message, size_t wanted) noexc
     return still_in_the_call(team, message.peer)
 
 
+cdef inline void finish(Stream *stream, Transfer *message) noexcept nogil:
+    message.finished = True
+    stream.awaits = False
+
+
 cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
     """Empty cells as long as there are full ones."""
     cdef Team *team = exchange.team
@@ -284,6 +365,7 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
     cdef char *lies_at
     cdef int64_t began
     cdef int kind, status
+    cdef bint has_chunk
     while True:
         line = stream_line(&team.layout, team.base, message.peer, team.rank, stream.received + 1)
         if not acquire_reached(&line.flag, stream.received + 1):
@@ -306,6 +388,8 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
                 if not LINE_BYTES <= message.chunk <= team.layout.stream_chunk:
                     team.awaited_rank = message.peer
                     return FAILED_DAMAGED
+            if in_cell(team, message.nbytes) or message.heap_offset != STAGED:
+                stream.awaits = False      # any chunk
             if message.nbytes > message.room:
                 if not message.grows:
                     exchange.truncated += 1
@@ -326,7 +410,7 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
             if status == AGAIN:
                 continue
             message.done = message.nbytes
-            message.finished = True
+            finish(stream, message)
             return DONE
         if in_cell(team, message.nbytes):
             place = line.payload
@@ -337,7 +421,8 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
             place = lies_at
         else:
             place = stream_chunk(&team.layout, team.base, message.peer, team.rank,
-                                 stream.received + 1, message.nbytes, message.chunk)
+                                 stream.began + stream.chunks_received, stream.is_turned,
+                                 places_of_chunks(team, stream, message), message.chunk)
         if would_overwrite(team, message):
             return AGAIN
         piece = next_piece(team, message)
@@ -345,14 +430,14 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
         wanted = 0
         if message.done < message.room:
             wanted = min(piece, message.room - message.done)
-        kind = UNKNOWN_STORES
-        if message.heap_offset == STAGED and place != line.payload:
-            kind = told_stores(line)
+        has_chunk = message.heap_offset == STAGED and place != line.payload
+        kind = told_stores(line) if has_chunk else UNKNOWN_STORES
         began = start_reading(message.chosen, kind, wanted)
         unpack_next(&message.convertor, place, wanted, kind)
         end_reading(message.chosen, kind, began, wanted)
         message.done += piece
         stream.received += 1
+        stream.chunks_received += has_chunk
         if message.heap_offset != STAGED:
             status = still_in_the_call(team, message.peer)
             if status != DONE:
@@ -363,7 +448,7 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
         else:
             give_credit(team, stream, message.peer)
         if message.done == message.nbytes:
-            message.finished = True
+            finish(stream, message)
             return DONE
 
 
@@ -414,7 +499,7 @@ cdef bint something_moves(void *context) noexcept nogil:
         message = &exchange.outgoing[i]
         if message.finished:
             continue
-        if was_read(exchange, message) if message.begun else may_write(exchange, message.peer):
+        if was_read(exchange, message) if message.begun else may_write(exchange, message):
             return True
         if awaited < 0:
             awaited = message.peer

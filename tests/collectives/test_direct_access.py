@@ -119,6 +119,28 @@ def test_the_same_bits_wherever_arrays_lie(comm_world):
 
 @pytest.mark.one_node
 @pytest.mark.mpi(2, 3)
+@pytest.mark.parametrize("count", [20_000, 300_000], ids=["less than a ring", "more"])
+def test_alltoall_that_is_in_place_on_one_rank_only(comm_world, count):
+    """That rank sends chunks, and receives no chunk: what comes lies in heaps."""
+    config = chosen.config(heap=True, strict=True, heap_threshold=32 << 10, direct_size=32 << 10)
+    with smcoll.Comm(comm_world, config) as comm:
+        rank, size = comm.rank, comm.size
+        for turn in range(4):
+            send = smcoll.zeros(size * count, int)
+            send[:] = np.arange(size * count) + rank * 10**7 + turn
+            recv = smcoll.zeros(size * count, int)
+            if rank == turn % size:
+                recv[:] = send
+                comm.Alltoall(MPI.IN_PLACE, recv)
+            else:
+                comm.Alltoall(send, recv)
+            for other in range(size):
+                block = np.arange(rank * count, (rank + 1) * count) + other * 10**7 + turn
+                assert np.array_equal(recv[other * count:(other + 1) * count], block)
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2, 3)
 def test_messages_are_read_in_place_from_the_size_on_that_explain_says(comm_world):
     config = chosen.config(heap=True, strict=True, heap_threshold=32 << 10, direct_size=0)
     with smcoll.Comm(comm_world, config) as comm:

@@ -86,6 +86,29 @@ def test_a_disagreement_of_long_ago_is_found_though_not_named(comm_world):
 
 
 @pytest.mark.one_node
+@pytest.mark.mpi(2, 3)
+def test_allgatherv_with_other_counts_on_one_rank_is_no_wrong_data(comm_world):
+    """Where a block lies follows from the longest one, which has to be the same on all ranks."""
+    count, size, rank = 600, comm_world.Get_size(), comm_world.Get_rank()
+    blocks = np.concatenate([np.arange(count) + 10**6 * r for r in range(size)])
+    for calls_before in (0, 1, 17, 40):
+        comm = smcoll.Comm(comm_world, smcoll.Config(timeout=20, learn="off"))
+        comm.Barrier()
+        comm.engine.use_core_cache(1 << 20)
+        comm.Barrier()
+        received = np.zeros_like(blocks)
+        for _ in range(calls_before):
+            comm.Allgatherv(np.arange(count) + 10**6 * rank, (received, [count] * size))
+            np.testing.assert_array_equal(received, blocks)
+        counts = [2 * count if r == rank == 0 else count for r in range(size)]
+        received = np.zeros(sum(counts), int)
+        with pytest.raises((smcoll.MismatchError, smcoll.PeerError)):
+            comm.Allgatherv(np.arange(count) + 10**6 * rank, (received, counts))
+            np.testing.assert_array_equal(received[-(size - 1) * count:], blocks[count:])
+            comm.Barrier()
+
+
+@pytest.mark.one_node
 @pytest.mark.mpi(2)
 @pytest.mark.parametrize("name", ["reduce", "allreduce", "scan", "exscan"])
 def test_collectives_of_objects_go_by_their_names(comm_world, name):

@@ -1,6 +1,7 @@
 """Gather, Scatter, Allgather, Alltoall, Reduce_scatter, Scan and Exscan against numpy."""
 
 import json
+import random
 
 import chosen
 import numpy as np
@@ -119,14 +120,17 @@ def test_messages_of_many_long_chunks(cache):
 @pytest.mark.one_node
 @pytest.mark.mpi(2, 8)
 def test_chunks_are_about_equal_and_shorter_where_the_receiver_can_begin_early(comm):
+    longest = comm.engine.chunk_bytes("alltoall", 1 << 30)
     for nbytes in (225, 4097, 1 << 15, 65_537, 131_073, 1 << 20, (1 << 24) + 1):
         lengths = {collective: comm.engine.chunk_bytes(collective, nbytes)
                    for collective in ("gather", "scatter", "alltoall")}
         assert lengths["gather"] == lengths["scatter"] <= lengths["alltoall"] <= 128 << 10
         for length in lengths.values():
-            pieces = -(-nbytes // length)
             assert length % 128 == 0
-            assert length - nbytes / pieces < 128
+        pieces = -(-nbytes // lengths["gather"])
+        assert lengths["gather"] - nbytes / pieces < 128
+        # Both messages of a pair are cut at the same places, whatever follows there.
+        assert lengths["alltoall"] == min(-(-nbytes // 128) * 128, longest)
         if nbytes > 1 << 16:
             assert -(-nbytes // lengths["gather"]) >= 4
 
@@ -431,6 +435,59 @@ def test_a_sender_runs_ahead_only_as_far_as_its_ring(comm):
             if turn % 100 == 0:
                 time.sleep(0.005)
             assert received.tolist() == [turn, 1000 + turn, 2000 + turn]
+
+
+@pytest.mark.one_node
+@pytest.mark.mpi(2, 3)
+def test_two_streams_changing_rooms_overwrite_nothing_unread(comm_world):
+    """Messages of none to 40 chunks in both directions or in one, ranks late by turns."""
+    import time
+
+    shared, own = random.Random(7), random.Random(comm_world.Get_rank())
+    settings = chosen.config(stream_size=64 << 10, kernel_copy_size=1 << 30, learn="off")
+    with smcoll.Comm(comm_world, settings) as comm:
+        comm.Barrier()
+        comm.engine.use_core_cache(1 << 20)     # chunks take turns in their rooms, too
+        comm.Barrier()
+        rank, size = comm.rank, comm.size
+        chunk = comm.engine.chunk_bytes("alltoall", 1 << 30)
+        for turn in range(400):
+            longest = shared.choice((chunk // 8, 3 * chunk, 40 * chunk)) // 8
+            lengths = [[shared.randint(0, longest) for _ in range(size)] for _ in range(size)]
+            if own.random() < 0.1:
+                time.sleep(2e-4)
+            kind = shared.choice(("alltoallv", "alltoall in place", "gather", "scatter"))
+            if kind == "alltoallv":
+                check_alltoallv(comm, lengths, turn)
+            elif kind == "alltoall in place":
+                exchanged = np.concatenate(
+                    [numbers(rank, longest, salt=turn + r) for r in range(size)])
+                comm.Alltoall(MPI.IN_PLACE, exchanged)
+                np.testing.assert_array_equal(exchanged, np.concatenate(
+                    [numbers(r, longest, salt=turn + rank) for r in range(size)]))
+            else:
+                root = shared.randrange(size)
+                blocks = np.concatenate([numbers(r, longest, salt=turn) for r in range(size)])
+                if kind == "gather":
+                    whole = np.zeros_like(blocks) if rank == root else None
+                    comm.Gather(numbers(rank, longest, salt=turn), whole, root)
+                    if rank == root:
+                        np.testing.assert_array_equal(whole, blocks)
+                else:
+                    mine = np.zeros(longest, blocks.dtype)
+                    comm.Scatter(blocks if rank == root else None, mine, root)
+                    np.testing.assert_array_equal(mine, numbers(rank, longest, salt=turn))
+
+
+def check_alltoallv(comm, lengths, turn):
+    """``lengths[s][d]``: elements from rank s to rank d."""
+    rank, size = comm.rank, comm.size
+    sent = np.concatenate([numbers(rank, lengths[rank][r], salt=turn + r) for r in range(size)])
+    expected = np.concatenate(
+        [numbers(r, lengths[r][rank], salt=turn + rank) for r in range(size)])
+    received = np.zeros_like(expected)
+    comm.Alltoallv((sent, lengths[rank]), (received, [row[rank] for row in lengths]))
+    np.testing.assert_array_equal(received, expected)
 
 
 class Point:

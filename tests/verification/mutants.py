@@ -30,6 +30,7 @@ BANKS = "tests/collectives/test_banks.py"
 RETURNS = "tests/collectives/test_direct_access.py -k 'returns_only_when or gave_up'"
 LEARNING = "tests/collectives/test_learning.py -k 'rows_change or no_kernel'"
 IN_NODES = "tests/internode/test_learning_in_nodes.py -k rows_change"
+ROOMS = f"{MOVEMENT} -k changing_rooms"
 AHEAD = f"{MOVEMENT} -k 'runs_ahead or alltoall_and_alltoallv'"
 
 
@@ -108,7 +109,8 @@ MUTANTS = (
                  "DONE"),), SEQUENCES),
     Mutant("one_rank_changes_regions", "ONE_RANK_CHANGES_REGIONS",
            (Edit("smcoll/coll/pipeline.pyx", "call.swaps = use & ALL_STORE and team.size == 2",
-                 "call.swaps = use & ALL_STORE and team.size == 2 and team.rank == 0"),), SEQUENCES),
+                 "call.swaps = use & ALL_STORE and team.size == 2 and team.rank == 0"),),
+           SEQUENCES),
     Mutant("window_too_wide", "WINDOW_TOO_WIDE",
            (Edit("smcoll/coll/pipeline.pyx",
                  "window = min(phases, (team.layout.banks - 1) * team.segments.in_use + 1)",
@@ -126,8 +128,8 @@ MUTANTS = (
         pack_next(&message.convertor, place, piece, stores)
 """),), MOVEMENT),
     Mutant("one_cell_too_many", "ONE_CELL_TOO_MANY",
-           (Edit(STREAMS, "needed = stream.sent + 1 - <uint64_t>",
-                 "needed = stream.sent - <uint64_t>"),), AHEAD),
+           (Edit(STREAMS, "needed = stream.sent + 1 - cells", "needed = stream.sent - cells"),),
+           AHEAD),
     Mutant("no_credit", "NO_CREDIT",
            (Edit(STREAMS, """    if <long long> (stream.credit - needed) >= 0:
         return True
@@ -137,16 +139,17 @@ MUTANTS = (
         end_reading(message.chosen, kind, began, wanted)
         message.done += piece
         stream.received += 1
-        if message.heap_offset != STAGED:
 """, """        if message.heap_offset == STAGED:
             stream.received += 1
             give_credit(team, stream, message.peer)
             stream.received -= 1
+            began = monotonic_ns() + 20000      # or else it is hardly ever too late
+            while monotonic_ns() < began:
+                pass
         unpack_next(&message.convertor, place, wanted, kind)
         end_reading(message.chosen, kind, began, wanted)
         message.done += piece
         stream.received += 1
-        if message.heap_offset != STAGED:
 """),), MOVEMENT),
     Mutant("send_all_first", "SEND_ALL_FIRST",
            (Edit(STREAMS, """    for i in range(exchange.receives):
@@ -159,6 +162,12 @@ MUTANTS = (
         message = &exchange.incoming[i]
         if not message.finished:
             status = receive_more"""),), AHEAD),
+    Mutant("ignores_what_comes", "IGNORES_WHAT_COMES",
+           (Edit(STREAMS, "    if (stream.awaits and stream.chunks_sent >=",
+                 "    if (False and stream.chunks_sent >="),), ROOMS),
+    Mutant("counts_only_what_it_sends", "COUNTS_ONLY_WHAT_IT_SENDS",
+           (Edit(STREAMS, "max(stream.chunks_sent, stream.chunks_received)",
+                 "stream.chunks_sent"),), MOVEMENT),
     Mutant("overwrites_what_it_sends", "OVERWRITES_WHAT_IT_SENDS",
            (Edit(STREAMS, "return message.behind != NULL and message.behind.done <",
                  "return False and message.behind.done <"),), AHEAD),

@@ -1,9 +1,9 @@
 /* The shared words of RANKS ranks, each with a store buffer. Included by the models beside it.
  *
- * A rank stores into its own words only, so its own range is all that its buffer holds (but for
- * direct.pml, whose words are numbered through all ranks: HOME); it never reads back what it stored
- * (the code does, in program order: it knows what it stored). A store leaves the
- * buffer at any later time, one by one:
+ * Where a rank stores into its own words only, its own range is all that its buffer holds. In
+ * direct.pml, pipeline.pml and streams.pml words are numbered through all ranks (HOME). A rank never
+ * reads back what it stored (the code does, in program order: it knows what it stored). A store
+ * leaves the buffer at any later time, one by one:
  *
  *   default   in the order of the program: x86-TSO.
  *   WEAK      in any order, but (1) two stores to one word in their order, (2) a release store

@@ -2,20 +2,37 @@
  * give_credit, something_moves), with all messages of a call moved in both directions.
  *
  * CALLS calls (FOREVER: without end). In each, every rank has a message to every other (Alltoall)
- * and chooses its length, 1 to LONGEST cells: only the first cell says it. A cell's word stands
- * for cell or chunk, call and length; it carries the call (modulo 4), the length and the number of
- * its piece, so a reader that finds another piece or call has lost one or reads a stale one. With
- * IN_PLACE what arrives may overwrite only what has left (Transfer.behind). The order in which a
- * rank tries its messages is left open, so every order that the code may take is among the runs.
+ * and chooses its length, 1 to LONGEST cells: only the first cell says it. With ONE_WAY calls may
+ * also have messages from lower ranks to higher ones only (Scatter), or the other way round.
+ *
+ * Every piece is a cell and a chunk. Both words carry the call (modulo 4), the length and its number,
+ * so a reader that finds another piece or call has lost one or reads a stale one. With IN_PLACE what
+ * arrives may overwrite only what has left (Transfer.behind). The order in which a rank tries its
+ * messages is left open, so every order that the code may take is among the runs.
+ *
+ * Two streams between two ranks change their rooms for chunks in each pass (stream_chunk).
  *
  * Mutants: RELAXED_FLAG (with WEAK), POST_BEFORE_COPY, CREDIT_BEFORE_READING, ONE_CELL_TOO_MANY,
  * NO_CREDIT, CREDIT_TOO_HIGH, SEND_ALL_FIRST, OVERWRITES_WHAT_IT_SENDS (with IN_PLACE),
- * IGNORES_LENGTH.
+ * IGNORES_LENGTH; of rooms: IGNORES_WHAT_COMES, COUNTS_ONLY_WHAT_IT_SENDS (with ONE_WAY),
+ * ANSWERS_WHAT_IT_SENT (with ONE_WAY).
  *
- * With IN_PRIVATE_MEMORY a message may be one cell that says where it lies; its sender waits for the
- * credit and changes it then. Its receiver reads it there or, beside the credit, asks for pieces.
+ * With IN_PRIVATE_MEMORY a message may be one cell that says where it lies; its sender waits for
+ * the credit and changes it then. Its receiver reads it there or, beside the credit, asks for pieces.
  * Mutants: OWNER_DOES_NOT_WAIT, REFUSES_AFTER_CREDIT, NO_LOOK_AT_REFUSAL.
+ *
+ * With IN_HEAPS it lies in a shared heap, where it can always be read, and rank 0's are in place: it
+ * sends pieces, and all of them before it reads such a message.
+ * Mutant: WAITS_FOR_CHUNKS_IN_VAIN.
  */
+
+#ifdef IN_HEAPS
+#define IN_PRIVATE_MEMORY
+#define IN_PLACE
+#define IS_IN_PLACE (self == 0)
+#else
+#define IS_IN_PLACE true
+#endif
 
 #ifndef CELLS
 #define CELLS 2
@@ -32,19 +49,25 @@
 #define MORE (done < CALLS)
 #endif
 
-/* The words of a rank: for each other rank (1 .. RANKS - 1 places further) a ring, and a credit. */
+/* The words of a rank: for each other rank (1 .. RANKS - 1 places further) a ring of cells, rooms
+ * for their chunks, and a credit. */
 #define OTHERS (RANKS - 1)
 #define RING(distance) (((distance) - 1) * CELLS)
 #define FLAG(distance, count) (RING(distance) + (count) % CELLS)
-#define DATA(distance, count) (OTHERS * CELLS + RING(distance) + (count) % CELLS)
-#define CREDIT(distance) (2 * OTHERS * CELLS + (distance) - 1)
+#define CELL(distance, count) (OTHERS * CELLS + FLAG(distance, count))
+#define ROOM(distance, position) (2 * OTHERS * CELLS + RING(distance) + (position) % CELLS)
+#define CREDIT(distance) (3 * OTHERS * CELLS + (distance) - 1)
 #ifdef IN_PRIVATE_MEMORY
-#define REFUSAL(distance) (2 * OTHERS * CELLS + OTHERS + (distance) - 1)
-#define LIES_AT(distance) (2 * OTHERS * CELLS + 2 * OTHERS + (distance) - 1)
-#define WORDS (2 * OTHERS * CELLS + 3 * OTHERS)
+#define REFUSAL(distance) (3 * OTHERS * CELLS + OTHERS + (distance) - 1)
+#define LIES_AT(distance) (3 * OTHERS * CELLS + 2 * OTHERS + (distance) - 1)
+#define WORDS (3 * OTHERS * CELLS + 3 * OTHERS)
 #else
-#define WORDS (2 * OTHERS * CELLS + OTHERS)
+#define WORDS (3 * OTHERS * CELLS + OTHERS)
 #endif
+
+/* Words are numbered through all ranks: a rank stores into rooms of others, too. */
+#define HOME(owner) 0
+#define OWN(word) (self * WORDS + (word))
 
 #include "memory.pml"
 
@@ -52,8 +75,19 @@
 #define PEER(distance) ((self + (distance)) % RANKS)
 #define BACK(distance) (RANKS - (distance))
 
-#define PIECE(call, length, number) (((call) & 3) * 16 + (length) * 4 + (number))
-#define LENGTH_IN(piece) (((piece) / 4) & 3)
+/* Where the chunk at a position lies, of the stream to the peer, and of the one from it. */
+#define OURS(d, position) (self * WORDS + ROOM(d, position))
+#define THEIRS(d, position) (PEER(d) * WORDS + ROOM(BACK(d), position))
+#define PASS(position) ((position) / CELLS % 2)
+#define CHANGED(d, position) ((PASS(position) + with[d].is_turned) % 2)
+#define SENT_IN(d, position) (CHANGED(d, position) * THEIRS(d, position) + \
+                              (1 - CHANGED(d, position)) * OURS(d, position))
+#define CAME_IN(d, position) (CHANGED(d, position) * OURS(d, position) + \
+                              (1 - CHANGED(d, position)) * THEIRS(d, position))
+
+#define PIECE(call, length, number) (((call) & 3) * 64 + (length) * 8 + (number))
+#define LENGTH_IN(piece) (((piece) / 8) & 7)
+#define NO_PIECE 7                    /* a number that no piece has: this one lies elsewhere */
 
 /* One message each way with the peer at each distance. */
 typedef Transfer {
@@ -64,6 +98,12 @@ typedef Transfer {
     byte incoming;              /* 0: not begun */
     byte in_done;
     bool in_finished;
+    byte began;                 /* position of this call's first chunks, modulo 2 * CELLS */
+    byte gone;                  /* chunks of this call to it, */
+    byte come;                  /* and from it */
+    bool is_turned;
+    byte answered;              /* chunks of the call that this one answers */
+    byte before;                /* what the call before had: 1 a message to it, 2 one from it */
     bool in_pieces;             /* this call's message to it goes in cells */
     bool published              /* it lies in private memory, and waits for its reader */
 }
@@ -81,14 +121,37 @@ typedef Transfer {
 #else
 #define WAS_READ(d) REACHED(SHARED(PEER(d), CREDIT(BACK(d))), with[d].sent)
 #endif
-#define MAY_SEND(d) (with[d].outgoing != 0 && (with[d].published -> WAS_READ(d) : HAS_CREDIT(d)))
-#define LIES_ELSEWHERE 64             /* marks such a cell */
+
+#define ELSEWHERE(d) (SHARED(PEER(d), CELL(BACK(d), with[d].received + 1)) % 8 == NO_PIECE)
+
+/* may_write: of a chunk */
+#define NEXT_OUT(d) (with[d].began + with[d].gone)
+#define NEXT_IN(d) (with[d].began + with[d].come)
+#ifdef IGNORES_WHAT_COMES
+#define ROOM_IS_FREE(d) true
+#else
+#define ROOM_IS_FREE(d) (with[d].in_finished || NO_CHUNK_COMES(d) || \
+                         with[d].gone < with[d].come + CELLS)
+#endif
+#if defined(IN_HEAPS) && !defined(WAITS_FOR_CHUNKS_IN_VAIN)
+#define NO_CHUNK_COMES(d) (ARRIVED(d) && ELSEWHERE(d))
+#else
+#define NO_CHUNK_COMES(d) false
+#endif
+#ifdef IN_PRIVATE_MEMORY
+#define MAY_SEND_MORE(d) (HAS_CREDIT(d) && (!with[d].in_pieces || ROOM_IS_FREE(d)))
+#else
+#define MAY_SEND_MORE(d) (HAS_CREDIT(d) && ROOM_IS_FREE(d))
+#endif
+#define MAY_SEND(d) (with[d].outgoing != 0 && \
+                     (with[d].published -> WAS_READ(d) : MAY_SEND_MORE(d)))
 
 #define ARRIVED(d) REACHED(SHARED(PEER(d), FLAG(BACK(d), with[d].received + 1)), \
                            NUMBER(with[d].received + 1))
 /* Both messages of a pair are equally long in place, and so are their pieces. */
 #if defined(IN_PLACE) && !defined(OVERWRITES_WHAT_IT_SENDS)
-#define OUT_OF_THE_WAY(d) (with[d].outgoing == 0 || with[d].out_done > with[d].in_done)
+#define OUT_OF_THE_WAY(d) (!IS_IN_PLACE || with[d].outgoing == 0 || \
+                           (!ELSEWHERE(d) && with[d].out_done > with[d].in_done))
 #else
 #define OUT_OF_THE_WAY(d) true
 #endif
@@ -101,9 +164,9 @@ typedef Transfer {
 
 /* send_more: a message in private memory */
 inline publish_message(d) {
-    store(LIES_AT(d), call, 0);
-    store(DATA(d, with[d].sent + 1), LIES_ELSEWHERE + PIECE(call, with[d].outgoing, 0), 0);
-    store(FLAG(d, with[d].sent + 1), NUMBER(with[d].sent + 1), RELEASE);
+    store(OWN(LIES_AT(d)), call, 0);
+    store(OWN(CELL(d, with[d].sent + 1)), PIECE(call, with[d].outgoing, NO_PIECE), 0);
+    store(OWN(FLAG(d, with[d].sent + 1)), NUMBER(with[d].sent + 1), RELEASE);
     d_step { with[d].sent = NUMBER(with[d].sent + 1); with[d].published = true }
 }
 
@@ -120,7 +183,7 @@ inline take_it_back(d) {
     if
     :: refused -> with[d].in_pieces = true
     :: else ->
-        store(LIES_AT(d), NOTHING, 0);
+        store(OWN(LIES_AT(d)), NOTHING, 0);
         atomic { with[d].outgoing = 0; unsent-- }
     fi;
     refused = false
@@ -129,23 +192,25 @@ inline take_it_back(d) {
 /* receive_more: read_through_kernel, or not */
 inline receive_elsewhere(d) {
     d_step {
-        piece = SHARED(PEER(d), DATA(BACK(d), with[d].received + 1)) - LIES_ELSEWHERE;
+        piece = SHARED(PEER(d), CELL(BACK(d), with[d].received + 1));
         with[d].incoming = LENGTH_IN(piece);
-        assert(piece == PIECE(call, with[d].incoming, 0));
+        assert(piece == PIECE(call, with[d].incoming, NO_PIECE));
         with[d].received = NUMBER(with[d].received + 1);
         piece = 0
     }
     if
     :: assert(SHARED(PEER(d), LIES_AT(BACK(d))) == call);
-       store(CREDIT(d), with[d].received, 1);
+       store(OWN(CREDIT(d)), with[d].received, 1);
        atomic { with[d].in_finished = true; unreceived-- }
+#ifndef IN_HEAPS
     :: true ->
 #ifdef REFUSES_AFTER_CREDIT
-       store(CREDIT(d), with[d].received, 1);
-       store(REFUSAL(d), with[d].received, 1)
+       store(OWN(CREDIT(d)), with[d].received, 1);
+       store(OWN(REFUSAL(d)), with[d].received, 1)
 #else
-       store(REFUSAL(d), with[d].received, 0);
-       store(CREDIT(d), with[d].received, 1)
+       store(OWN(REFUSAL(d)), with[d].received, 0);
+       store(OWN(CREDIT(d)), with[d].received, 1)
+#endif
 #endif
     fi
 }
@@ -153,17 +218,19 @@ inline receive_elsewhere(d) {
 /* send_more, one cell */
 inline send_piece(d) {
 #ifdef IN_PLACE
-    assert(with[d].in_done <= with[d].out_done);
+    assert(!IS_IN_PLACE || with[d].in_done <= with[d].out_done);
 #endif
 #ifdef POST_BEFORE_COPY
-    store(FLAG(d, with[d].sent + 1), NUMBER(with[d].sent + 1), RELEASE);
+    store(OWN(FLAG(d, with[d].sent + 1)), NUMBER(with[d].sent + 1), RELEASE);
 #endif
-    store(DATA(d, with[d].sent + 1), PIECE(call, with[d].outgoing, with[d].out_done), 0);
+    store(OWN(CELL(d, with[d].sent + 1)), PIECE(call, with[d].outgoing, with[d].out_done), 0);
+    store(SENT_IN(d, NEXT_OUT(d)), PIECE(call, with[d].outgoing, with[d].out_done), 0);
 #ifndef POST_BEFORE_COPY
-    store(FLAG(d, with[d].sent + 1), NUMBER(with[d].sent + 1), RELEASE);
+    store(OWN(FLAG(d, with[d].sent + 1)), NUMBER(with[d].sent + 1), RELEASE);
 #endif
     d_step {
         with[d].sent = NUMBER(with[d].sent + 1);
+        with[d].gone++;
         with[d].out_done++;
         if
         :: with[d].out_done == with[d].outgoing -> with[d].outgoing = 0; unsent--
@@ -181,7 +248,7 @@ inline send_piece(d) {
 /* give_credit: half a ring at a time. */
 inline give_credit(d) {
     if
-    :: with[d].received % (CELLS / 2) == 0 -> store(CREDIT(d), READ_SO_FAR(d), 1)
+    :: with[d].received % (CELLS / 2) == 0 -> store(OWN(CREDIT(d)), READ_SO_FAR(d), 1)
     :: else
     fi
 }
@@ -200,13 +267,15 @@ inline receive_piece(d) {
     with[d].received = NUMBER(with[d].received - 1);
 #endif
     d_step {
-        piece = SHARED(PEER(d), DATA(BACK(d), with[d].received + 1));
+        piece = SHARED(PEER(d), CELL(BACK(d), with[d].received + 1));
         if
         :: with[d].incoming == 0 -> with[d].incoming = LENGTH_IN(piece)
         :: else
         fi;
         assert(piece == PIECE(call, with[d].incoming, with[d].in_done));
+        assert(piece == memory[CAME_IN(d, NEXT_IN(d))]);
         with[d].in_done++;
+        with[d].come++;
         with[d].received = NUMBER(with[d].received + 1);
         if
         :: LAST_PIECE(d) -> with[d].in_finished = true; unreceived--
@@ -219,34 +288,84 @@ inline receive_piece(d) {
 #endif
 }
 
+/* Which messages a call has: 0 all, 1 to higher ranks, 2 to lower ones. */
+byte way[4];
+#define SENDS_TO(d) (way[call] == 0 || (way[call] == 1) == (self < PEER(d)))
+#define RECEIVES_FROM(d) (way[call] == 0 || (way[call] == 1) == (self > PEER(d)))
+
+#ifdef COUNTS_ONLY_WHAT_IT_SENDS
+#define CHUNKS(d) with[d].gone
+#else
+#define CHUNKS(d) (with[d].gone > with[d].come -> with[d].gone : with[d].come)
+#endif
+
+#define HAS(d) (SENDS_TO(d) + 2 * RECEIVES_FROM(d))
+#ifdef ANSWERS_WHAT_IT_SENT
+#define IS_ANSWER(d) (HAS(d) == with[d].before && HAS(d) % 3 != 0)
+#else
+#define IS_ANSWER(d) (HAS(d) + with[d].before == 3 && HAS(d) % 3 != 0)
+#endif
+
+inline begin_chunks(d) {
+    if
+    :: CHUNKS(d) > with[d].answered -> with[d].answered = CHUNKS(d)
+    :: else
+    fi;
+    if
+    :: IS_ANSWER(d) && !with[d].is_turned -> with[d].is_turned = true
+    :: else ->
+        with[d].began = with[d].began + (IS_ANSWER(d) -> with[d].answered : CHUNKS(d));
+        with[d].began = with[d].began % (2 * CELLS);
+        with[d].answered = 0;
+        if
+        :: IS_ANSWER(d) -> with[d].is_turned = false
+        :: else
+        fi
+    fi;
+    with[d].before = HAS(d);
+    with[d].gone = 0;
+    with[d].come = 0
+}
+
 inline begin_exchange() {
     d = 1;
+    unsent = 0;
+    unreceived = 0;
     do
     :: d < RANKS ->
-        select(length : 1 .. LONGEST);
+        if
+        :: SENDS_TO(d) -> select(length : 1 .. LONGEST)
+        :: else -> length = 0
+        fi;
         atomic {
+            begin_chunks(d);
             with[d].outgoing = length;
             with[d].out_done = 0;
             with[d].incoming = 0;
             with[d].in_done = 0;
-            with[d].in_finished = false;
+            with[d].in_finished = !RECEIVES_FROM(d);
             with[d].in_pieces = false;
+            unsent = unsent + (length > 0);
+            unreceived = unreceived + RECEIVES_FROM(d);
             d++
         }
     :: else -> break
     od;
-    atomic { d = 0; length = 0; unsent = OTHERS; unreceived = OTHERS }
+    atomic { d = 0; length = 0 }
 }
 
 #ifdef IN_PRIVATE_MEMORY
 inline send(d) {
     if
     :: with[d].published -> take_it_back(d)
+#ifdef IN_HEAPS
+    :: !with[d].published && !with[d].in_pieces && !IS_IN_PLACE -> publish_message(d)
+#else
     :: !with[d].published && !with[d].in_pieces -> publish_message(d)
-    :: !with[d].published -> with[d].in_pieces = true; send_piece(d)
+#endif
+    :: !with[d].published && ROOM_IS_FREE(d) -> with[d].in_pieces = true; send_piece(d)
     fi
 }
-#define ELSEWHERE(d) (SHARED(PEER(d), DATA(BACK(d), with[d].received + 1)) >= LIES_ELSEWHERE)
 inline receive(d) {
     if
     :: ELSEWHERE(d) -> receive_elsewhere(d)
@@ -264,7 +383,10 @@ proctype rank(byte self) {
     Transfer with[RANKS];
     d_step {
         do
-        :: d < RANKS -> with[d].sent = START; with[d].received = START; d++
+        :: d < RANKS ->
+            with[d].sent = START;
+            with[d].received = START;
+            d++
         :: else -> break
         od;
         d = 0
@@ -303,13 +425,20 @@ init {
         :: i < RANKS * WORDS ->
             word = i % WORDS;
             if
-            :: word < OTHERS * CELLS || word >= 2 * OTHERS * CELLS -> memory[i] = START
+            :: word < OTHERS * CELLS || word >= 3 * OTHERS * CELLS -> memory[i] = START
             :: else -> memory[i] = NOTHING
             fi;
             i++
         :: else -> break
         od;
         i = 0;
+#ifdef ONE_WAY
+        do
+        :: i < 4 && i <= CALLS -> select(word : 0 .. 2); way[i] = word; i++
+        :: else -> break
+        od;
+        i = 0;
+#endif
         do
         :: i < RANKS -> run rank(i); run memory_system(i); i++
         :: else -> break
