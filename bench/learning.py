@@ -120,7 +120,7 @@ def wrong_default(world, collective: str, nbytes: int, late: float) -> dict:
         total = nbytes
         usual = select.decision_in(rows, total)
         variants = for_communicator(engine.config, engine.decisions, fixed.size,
-                                    len(engine.domains)).get(name, ())
+                                    len(engine.domains), engine.oversubscribed).get(name, ())
         in_class = max(total - 1, 0).bit_length()
         candidates = [usual, *to_try(name, variants, in_class, fixed.size, rows,
                                      {"exchange": 2016, "rooted": 1120}).values()]

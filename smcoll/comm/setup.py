@@ -169,7 +169,7 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instruc
             decisions = select.decide(config, size, oversubscribed, kind.domains, table, kind.heap,
                                       0 if oversubscribed else core_cache)
             return decisions, variants.for_communicator(
-                config, decisions, size, kind.domains) if learns else {}
+                config, decisions, size, kind.domains, oversubscribed) if learns else {}
 
         record = {"table": table, "reads": reads, "cache": sysfs.core_cache(), "known": []}
         if rank == 0 and learns:

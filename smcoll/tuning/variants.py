@@ -58,8 +58,8 @@ def follows_hardware(algorithm: Algorithm) -> bool:
 
 
 @lru_cache(maxsize=64)
-def learnable(collective: str, usual: Decision, config: Config, ranks: int,
-              domains: int) -> tuple[Decision, ...]:
+def learnable(collective: str, usual: Decision, config: Config, ranks: int, domains: int,
+              oversubscribed: bool) -> tuple[Decision, ...]:
     """What a communicator that learns may try, alike on all ranks: a variant's number is 1 + its
     place here. Empty where the settings name the algorithm, or there is nothing to choose.
 
@@ -74,6 +74,9 @@ def learnable(collective: str, usual: Decision, config: Config, ranks: int,
                 or not may_be_chosen(collective, row.name)
                 # Of two ranks, all_read's one exchange is theirs, or half of it.
                 or (ranks <= 2 and row.name in ("dissemination", "tree"))
+                # Each dependent step is a turn of the run queue, and all_read has one: nothing is
+                # faster (docs/learning.md), and trials of so short a call are a matter of luck.
+                or (oversubscribed and collective == "barrier" and row.name != "all_read")
                 or (follows_hardware(row) and domains <= 1)):
             continue
         names = [name for name in RADICES.get((collective, row.name), ()) if name != "arity"]
@@ -94,9 +97,10 @@ def learnable(collective: str, usual: Decision, config: Config, ranks: int,
 
 
 def for_communicator(config: Config, decisions: dict[str, list[Decision]], ranks: int,
-                     domains: int) -> dict[str, tuple[Decision, ...]]:
+                     domains: int, oversubscribed: bool) -> dict[str, tuple[Decision, ...]]:
     """What each collective of a communicator may try, of those that have a choice."""
-    found = {collective: learnable(collective, replace(rows[-1], points=()), config, ranks, domains)
+    found = {collective: learnable(collective, replace(rows[-1], points=()), config, ranks, domains,
+                                   oversubscribed)
              for collective, rows in decisions.items()}
     return {collective: rows for collective, rows in found.items() if len(rows) > 1}
 

@@ -95,7 +95,8 @@ def test_what_may_be_tried_gives_the_same_bits(comm_world, mpi_ranks, collective
         engine = comm.engine
         rows = engine.decisions
         usual = select.decision_for(rows, collective, nbytes)
-        found = for_communicator(engine.config, rows, size, len(engine.domains))[collective]
+        found = for_communicator(engine.config, rows, size, len(engine.domains),
+                                 engine.oversubscribed)[collective]
         orders = {order_of(collective, row): set() for row in (usual, *found)}
         for row in (usual, *found):
             engine.use({collective: [row]})

@@ -232,7 +232,7 @@ def test_info_shows_what_was_learned_and_tune_clear_forgets_it(tmp_path, monkeyp
     environment = {"XDG_CACHE_HOME": str(tmp_path), "SMCOLL_TABLE": "auto"}
     assert "nothing so far" in smcoll("info", "--learned", environment=environment).stdout
     settings = config.Config(table="off")
-    found = variants.for_communicator(settings, select.decide(settings, 2, False), 2, 1)
+    found = variants.for_communicator(settings, select.decide(settings, 2, False), 2, 1, False)
     number = next(number for number, row in enumerate(found["allreduce"], 1)
                   if (row.algorithm, row.section_bytes) == ("tiled", 32 << 10))
     learned.remember(learned.Kind(2, False, 1, False), found, {("allreduce", 16): SimpleNamespace(

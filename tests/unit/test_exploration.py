@@ -19,11 +19,19 @@ INLINE = {EXCHANGE: 2016, ROOTED: 1120}
 def variants_for(ranks, collective, nbytes, **settings):
     config = Config(table="off", **settings)
     rows = select.decide(config, ranks, False)
-    everything = for_communicator(config, rows, ranks, 1)
+    everything = for_communicator(config, rows, ranks, 1, False)
     in_class = max(nbytes - 1, 0).bit_length()
     usual = select.decision_for(rows, collective, 1 << in_class)
     return everything.get(collective, ()), usual, to_try(
         collective, everything.get(collective, ()), in_class, ranks, rows[collective], INLINE)
+
+
+def test_a_barrier_of_ranks_that_share_cpus_is_not_a_matter_of_luck():
+    rows = select.decide(Config(table="off"), 8, True)
+    apart, sharing = (for_communicator(Config(table="off"), rows, 8, 1, oversubscribed)
+                      for oversubscribed in (False, True))
+    assert "barrier" in apart and "barrier" not in sharing
+    assert {**apart, "barrier": ()} == {**sharing, "barrier": ()}
 
 
 def explore(exploration, time_of):
