@@ -20,10 +20,10 @@ cdef struct Stream:
     uint64_t chunks_sent       # in this exchange
     uint64_t chunks_received
     uint64_t answered          # how many the exchange had that this one answers
-    bint is_turned             # what lies in whose rooms
+    bint is_turned             # the two have each other's rooms in even passes, not in odd ones
     int messages               # of this exchange: OUTGOING, INCOMING, or both
     int next_messages          # of one that begins
-    bint awaits                # the incoming one is not finished
+    bint awaits                # chunks of the incoming one may still come
 
 
 # One message to or from another rank.
