@@ -31,8 +31,8 @@ cdef void plan_call(Call *call, int phases, size_t section_bytes, int use) noexc
     segments, by flags.
 
     Two ranks that both store change regions when they come back to a place: so each stores where
-    it has read before, and reads where it has stored. With far cores that takes three quarters of
-    the time, with ordinary stores a third (docs/notebook-stores.md). The pass is the same on both
+    it has read before, and reads where it has stored. That is faster with far cores (AMD family
+    26; docs/notebook-stores.md). The pass is the same on both
     ranks, and before a segment is written again both have released it (rule 11).
     """
     cdef Team *team = call.team

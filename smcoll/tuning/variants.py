@@ -68,15 +68,16 @@ def learnable(collective: str, usual: Decision, config: Config, ranks: int, doma
     """
     if collective in STREAMED or collective in config.named:
         return ()
+    if collective == "barrier" and oversubscribed:
+        # Each dependent step is a turn of the run queue, and all_read has one: nothing is faster
+        # (docs/learning.md), and trials of so short a call are a matter of luck.
+        return ()
     found: list[Decision] = []
     for row in TABLE:
         if (row.collective != collective or row.name == SHARED_HEAP
                 or not may_be_chosen(collective, row.name)
                 # Of two ranks, all_read's one exchange is theirs, or half of it.
                 or (ranks <= 2 and row.name in ("dissemination", "tree"))
-                # Each dependent step is a turn of the run queue, and all_read has one: nothing is
-                # faster (docs/learning.md), and trials of so short a call are a matter of luck.
-                or (oversubscribed and collective == "barrier" and row.name != "all_read")
                 or (follows_hardware(row) and domains <= 1)):
             continue
         names = [name for name in RADICES.get((collective, row.name), ()) if name != "arity"]
