@@ -24,8 +24,8 @@ cdef int reduce_everything(Call *call, Section *section) noexcept nogil:
     for rank in range(call.team.size):
         call.sources[rank] = region(call, section, rank)
     call.sources[call.team.rank] = call.send + section.offset
-    reduce_from(call, stores_of_others(call, section), call.recv + section.offset, call.team.size,
-                section.nbytes)
+    reduce_from(call, section, stores_of_others(call, section),
+                call.recv + section.offset, call.team.size, section.nbytes)
     return DONE
 
 

@@ -66,6 +66,6 @@ cdef inline void unpack_block(Call *call, Section *section, Gathering *blocks, i
     cdef int64_t began
     if blocks.recv[rank].runs == NULL:
         kind = stores_of(call, section, rank)
-    began = start_reading(call.chosen, kind, nbytes)
+    began = start_reading(call.chosen, kind, nbytes, section.is_fresh)
     unpack_next(&blocks.recv[rank], region(call, section, rank), nbytes, kind)
     end_reading(call.chosen, kind, began, nbytes)

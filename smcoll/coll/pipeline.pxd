@@ -377,14 +377,14 @@ cdef inline void deliver(Call *call, Section *section, int rank, size_t offset,
         copy_result(call.recv + offset, source, nbytes, call.streaming)
         end_storing(section, began, 0)
         return
-    began = start_reading(call.chosen, kind, nbytes)
+    began = start_reading(call.chosen, kind, nbytes, section.is_fresh)
     copy_result(call.recv + offset, source, nbytes, call.streaming, kind)
     end_reading(call.chosen, kind, began, nbytes)
 
 
 # Reduce `call.sources` to the user, where what others have stored was written with this `kind`.
-cdef inline void reduce_from(Call *call, int kind, char *out, int count,
+cdef inline void reduce_from(Call *call, Section *section, int kind, char *out, int count,
                              size_t nbytes) noexcept nogil:
-    cdef int64_t began = start_reading(call.chosen, kind, nbytes)
+    cdef int64_t began = start_reading(call.chosen, kind, nbytes, section.is_fresh)
     reduce_operands(call.operation, out, call.sources, count, nbytes // call.element_size)
     end_reading(call.chosen, kind, began, nbytes)

@@ -121,7 +121,8 @@ cdef void reduce_piece(Call *call, Section *section, const void **arrays) noexce
     call.sources[mine] = call.send + offset
     if blocks.in_place:
         out = region(call, section, mine) + place_of_piece(call, mine, mine)
-    reduce_from(call, UNKNOWN_STORES if arrays != NULL else stores_of_others(call, section), out,
+    reduce_from(call, section,
+                UNKNOWN_STORES if arrays != NULL else stores_of_others(call, section), out,
                 call.team.size, nbytes)
     if blocks.in_place:
         copy_bytes(call.recv + section.offset, out, nbytes)

@@ -142,7 +142,7 @@ cdef int pass_prefix_on(Call *call, Section *section) noexcept nogil:
             return DONE
     if before != NULL:
         kind = stores_of(call, section, mine - 1)
-    began = start_reading(call.chosen, kind, section.nbytes)
+    began = start_reading(call.chosen, kind, section.nbytes, section.is_fresh)
     take_result(call.operation, recv, before, prefix, send, section.nbytes, section.elements,
                 call.exclusive)
     end_reading(call.chosen, kind, began, section.nbytes)
@@ -192,17 +192,17 @@ cdef void reduce_vectors(Call *call, Section *section, const void **arrays) noex
     # In place, the own operand is read before it is overwritten, element by element.
     call.sources[mine] = call.send + section.offset
     if operands == 1:
-        take_alone(call, kind, call.recv + section.offset, call.sources[0], section.nbytes)
+        take_alone(call, section, kind, call.recv + section.offset, call.sources[0], section.nbytes)
     elif operands > 0:
-        reduce_from(call, kind, call.recv + section.offset, operands, section.nbytes)
+        reduce_from(call, section, kind, call.recv + section.offset, operands, section.nbytes)
 
 
-cdef inline void take_alone(Call *call, int kind, char *out, const void *source,
-                            size_t nbytes) noexcept nogil:
+cdef inline void take_alone(Call *call, Section *section, int kind, char *out,
+                            const void *source, size_t nbytes) noexcept nogil:
     """Of one vector, which is the result: copied with the stores of copies, not of reductions."""
     cdef int64_t began
     if out == source:
         return
-    began = start_reading(call.chosen, kind, nbytes)
+    began = start_reading(call.chosen, kind, nbytes, section.is_fresh)
     copy_result(out, source, nbytes, False, kind)
     end_reading(call.chosen, kind, began, nbytes)

@@ -50,9 +50,11 @@ cdef inline int told_stores(const Line *line) noexcept nogil:
     return <int> kind if kind < STORES_KINDS else UNKNOWN_STORES
 
 
-# When a sample of reading what was stored so begins.
-cdef inline int64_t start_reading(StoreClass *chosen, int kind, size_t nbytes) noexcept nogil:
-    if (chosen == NULL or kind == UNKNOWN_STORES or nbytes < SMALLEST_SAMPLE
+# When a sample of reading what was stored so begins. What is read from memory that is used for the
+# first time (`is_fresh`) is none.
+cdef inline int64_t start_reading(StoreClass *chosen, int kind, size_t nbytes,
+                                  bint is_fresh) noexcept nogil:
+    if (chosen == NULL or kind == UNKNOWN_STORES or nbytes < SMALLEST_SAMPLE or is_fresh
             or not samples_read(chosen, kind, nbytes)):
         return 0
     return monotonic_ns()

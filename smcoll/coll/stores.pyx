@@ -371,13 +371,15 @@ cdef void survey_again(Team *team, size_t nbytes) noexcept nogil:
     Of which collective is not asked: one may be carried out by another's algorithm. Nor exactly how
     long: vectors may be stored in parts.
     """
-    cdef int collective, number
+    cdef int collective, number, kind
     cdef StoreClass *chosen
     for collective in range(COLLECTIVES):
         for number in range(class_number(nbytes) + 1):
             chosen = &team.stores.classes[collective * STORE_CLASSES + number]
             chosen.is_due = chosen.is_unclaimed = True
             chosen.unlike = chosen.sections
+            for kind in range(STORES_KINDS):
+                chosen.reads[kind] = 0
 
 
 cdef bint stores_are_settled(const Team *team, int collective, size_t nbytes) noexcept nogil:

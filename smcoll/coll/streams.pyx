@@ -363,9 +363,10 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
     cdef size_t piece, wanted
     cdef const char *place
     cdef char *lies_at
+    cdef uint64_t places
     cdef int64_t began
     cdef int kind, status
-    cdef bint has_chunk
+    cdef bint has_chunk, is_fresh = False
     while True:
         line = stream_line(&team.layout, team.base, message.peer, team.rank, stream.received + 1)
         if not acquire_reached(&line.flag, stream.received + 1):
@@ -420,9 +421,11 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
                 return status
             place = lies_at
         else:
+            places = places_of_chunks(team, stream, message)
+            is_fresh = is_fresh_chunk(&team.layout, stream.began + stream.chunks_received, places)
             place = stream_chunk(&team.layout, team.base, message.peer, team.rank,
-                                 stream.began + stream.chunks_received, stream.is_turned,
-                                 places_of_chunks(team, stream, message), message.chunk)
+                                 stream.began + stream.chunks_received, stream.is_turned, places,
+                                 message.chunk)
         if would_overwrite(team, message):
             return AGAIN
         piece = next_piece(team, message)
@@ -432,7 +435,7 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
             wanted = min(piece, message.room - message.done)
         has_chunk = message.heap_offset == STAGED and place != line.payload
         kind = told_stores(line) if has_chunk else UNKNOWN_STORES
-        began = start_reading(message.chosen, kind, wanted)
+        began = start_reading(message.chosen, kind, wanted, is_fresh)
         unpack_next(&message.convertor, place, wanted, kind)
         end_reading(message.chosen, kind, began, wanted)
         message.done += piece

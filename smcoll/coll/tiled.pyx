@@ -130,8 +130,8 @@ cdef int reduce_own_slice_for_root(Call *call, Section *section) noexcept nogil:
     end = tile(call, section, rank + 1)
     take_operands(call, section, begin)
     if rank == call.root:
-        reduce_from(call, stores_of_others(call, section), call.recv + section.offset + begin,
-                    call.team.size, end - begin)
+        reduce_from(call, section, stores_of_others(call, section),
+                    call.recv + section.offset + begin, call.team.size, end - begin)
     else:
         reduce_into(call, section, region(call, section, rank) + begin, call.team.size,
                     end - begin)

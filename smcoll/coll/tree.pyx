@@ -242,8 +242,8 @@ cdef int combine_children(Call *call, Section *section, char *out,
                 reduce_into(call, section, out, 1 + filled, section.nbytes)
             else:
                 # Of more children the first stands for all.
-                reduce_from(call, stores_of(call, section, call.up.child[0]), out, 1 + filled,
-                            section.nbytes)
+                reduce_from(call, section, stores_of(call, section, call.up.child[0]), out,
+                            1 + filled, section.nbytes)
     return DONE
 
 

@@ -9,10 +9,6 @@ cdef struct News:
     bint is_trial
 
 
-cdef enum:
-    TRIAL_CALLS = 10           # of the class, from there on
-
-
 cdef inline uint64_t pack_news(uint64_t after, bint is_trial, int collective, int size_class,
                                int variant) noexcept nogil:
     return (after << 19 | <uint64_t> is_trial << 18 | <uint64_t> collective << 13

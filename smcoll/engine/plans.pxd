@@ -56,6 +56,7 @@ cdef class Plans:
     cdef const Plan *choose_in_order(self, collective, size_t nbytes, bint commutes) except NULL
     cdef learn(self, const uint64_t *told, Team *team, variants, rows)
     cdef void stop_learning(self) noexcept
+    cdef int calls_until_settled(self, const News *news) noexcept nogil
     cdef void follow(self, int collective, int size_class, int variant) noexcept nogil
     cdef void trial_is_over(self) noexcept nogil
     cdef void look(self) noexcept nogil

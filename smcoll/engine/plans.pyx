@@ -6,15 +6,22 @@ from libc.stdlib cimport calloc, free
 
 from smcoll.algos cimport functions_of
 from smcoll.base.atomics cimport load_relaxed, load_relaxed_int
-from smcoll.base.signature cimport COLLECTIVES
-from smcoll.coll.pipeline cimport Plan
+from smcoll.base.signature cimport (
+    COLLECTIVE_ALLGATHER, COLLECTIVE_ALLREDUCE, COLLECTIVE_REDUCE_SCATTER, COLLECTIVES,
+)
+from smcoll.coll.pipeline cimport Plan, fits_lines
 from smcoll.coll.stores cimport survey_again
-from smcoll.engine.news cimport TRIAL_CALLS, News, after_in, unpack_news
+from smcoll.engine.news cimport News, after_in, unpack_news
+from smcoll.segment cimport SAMPLES
 from smcoll.sync.team cimport Team
 from smcoll.sync.trees cimport Tree
 
 from smcoll.algos import COLLECTIVE_NUMBERS
 from smcoll.tuning.select import in_rank_order
+
+cdef enum:
+    LEAST_UNMEASURED = 2       # calls of a trial
+    MOST_UNMEASURED = 8
 
 
 @cython.final
@@ -135,12 +142,34 @@ cdef class Plans:
         if not news.collective < COLLECTIVES or news.variant > self.variant_counts[news.collective]:
             return                 # damaged (protocol rule 10)
         self.trial = news
-        self.trial_left = TRIAL_CALLS if news.is_trial else 0
+        self.trial_left = self.calls_until_settled(&news) + SAMPLES if news.is_trial else 0
         self.quiet_until = 0
         if news.is_trial:
             self.follows = True
         else:
             self.follow(news.collective, news.size_class, news.variant)
+
+    cdef int calls_until_settled(self, const News *news) noexcept nogil:
+        """How many calls of a trial are not measured; the same on all ranks.
+
+        The first ones touch memory, and rings run dry. Two ranks that both store change data
+        regions (`coll.pipeline`): what the variant before has left in a place costs until both have
+        stored there.
+        """
+        cdef size_t nbytes = <size_t> 1 << news.size_class
+        cdef const Plan *plan = self.in_table(news.collective, nbytes)
+        cdef size_t calls
+        if self.team.size != 2 or news.collective not in (
+                COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLGATHER, COLLECTIVE_REDUCE_SCATTER):
+            return LEAST_UNMEASURED
+        if news.variant > 0:
+            plan = &self.variants[news.collective][news.variant - 1]
+        if fits_lines(self.team, plan.functions, nbytes) or plan.section_bytes == 0:
+            return LEAST_UNMEASURED
+        calls = 2 * self.team.layout.banks * plan.segments * plan.section_bytes // nbytes
+        if calls < LEAST_UNMEASURED:
+            return LEAST_UNMEASURED
+        return MOST_UNMEASURED if calls > MOST_UNMEASURED else calls
 
     cdef void follow(self, int collective, int size_class, int variant) noexcept nogil:
         """From now on, for good."""

@@ -20,6 +20,7 @@ KIB = 1024
 UNLIMITED = 1 << 62
 SHARED_HEAP = "shared_heap"
 ALL_SEGMENTS = MAX_SEGMENTS
+SHORT_VECTOR = 128 * KIB     # up to here two ranks use more segments
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,15 @@ def across_domains(collective: str) -> list[tuple[int, str, int, int]]:
     }.get(collective, [])
 
 
-def usual_segments(collective: str, ranks: int, domains: int = 1) -> int:
-    """How many segments of a bank vectors of several sections use. Where all ranks post data at
-    once, more than two ranks' rings of many segments don't fit the caches."""
-    if (ranks <= 2 or collective in ("bcast", "reduce", "scan", "exscan")
+def usual_segments(collective: str, ranks: int, domains: int = 1,
+                   nbytes: int = UNLIMITED) -> int:
+    """How many segments of a bank a vector of so many bytes uses. Where all ranks post data at
+    once, nobody runs ahead, and what they have in a ring of many segments doesn't fit the caches.
+    """
+    if (collective in ("barrier", "bcast", "reduce", "scan", "exscan")
             or (1 < domains < ranks and across_domains(collective))):
         return ALL_SEGMENTS
-    return 2
+    return 4 if ranks <= 2 and nbytes <= SHORT_VECTOR else 2
 
 
 def defaults(collective: str, ranks: int, oversubscribed: bool,
@@ -107,6 +110,7 @@ def defaults(collective: str, ranks: int, oversubscribed: bool,
     if 1 < domains < ranks and (rows := across_domains(collective)):
         return rows
     segments = usual_segments(collective, ranks, domains)
+    short = usual_segments(collective, ranks, domains, SHORT_VECTOR)
     if collective == "barrier":
         return [(UNLIMITED, "all_read", 0, ALL_SEGMENTS)]
     if collective == "bcast":
@@ -136,10 +140,14 @@ def defaults(collective: str, ranks: int, oversubscribed: bool,
         section = 64 * KIB
         if collective == "reduce_scatter" or (collective == "allgather" and ranks <= 2):
             section = 128 * KIB
-        return [(UNLIMITED, ALGORITHMS[collective][0], section, segments)]
+        long_row = (UNLIMITED, ALGORITHMS[collective][0], section, segments)
+        if ranks <= 2 and collective in ("allgather", "reduce_scatter"):
+            return [(SHORT_VECTOR, *long_row[1:3], short), long_row]
+        return [long_row]
     if ranks <= 2:
         # Two dependent exchanges of halves lose to one of everything where cores share no cache.
-        return [(UNLIMITED, "all_read", 64 * KIB, ALL_SEGMENTS)]
+        return [(SHORT_VECTOR, "all_read", 64 * KIB, short),
+                (UNLIMITED, "all_read", 128 * KIB, segments)]
     # All-read does the work of all ranks on each, so its limit falls with their number.
     return [(128 * KIB // ranks, "all_read", 16 * KIB, ALL_SEGMENTS),
             (UNLIMITED, "tiled", 128 * KIB, segments)]

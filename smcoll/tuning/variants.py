@@ -14,6 +14,7 @@ from smcoll.config import RADIX_LIMIT, Config
 from smcoll.tuning.select import (
     ALL_SEGMENTS,
     SHARED_HEAP,
+    SHORT_VECTOR,
     UNLIMITED,
     Decision,
     decision_in,
@@ -89,11 +90,11 @@ def learnable(collective: str, usual: Decision, config: Config, ranks: int, doma
                     continue
                 one = override(usual, collective, row.name, section_bytes=section or None,
                                **chosen)
-                # The same for all of a size: the trials of stores (coll/stores.pyx) count rounds
-                # through the segments in use.
-                segments = (ALL_SEGMENTS if section <= SECTIONS[0]
-                            else usual_segments(collective, ranks, domains))
-                found.append(replace(one, segments=min(segments, config.segments)))
+                for nbytes in (SHORT_VECTOR, UNLIMITED):
+                    segments = usual_segments(collective, ranks, domains, nbytes)
+                    if ranks > 2 and section <= SECTIONS[0]:
+                        segments = ALL_SEGMENTS
+                    found.append(replace(one, segments=min(segments, config.segments)))
     return tuple(dict.fromkeys(found))[:MOST_VARIANTS]
 
 
@@ -131,6 +132,8 @@ def to_try(collective: str, variants: Sequence[Decision], in_class: int, ranks: 
 
     in_lines = any(map(has_inline_form, lines))
     sections = section_sizes(nbytes, ranks, USUAL_SECTION)
+    # As learnable has it: no more than the settings allow.
+    segments = min(usual_segments(collective, ranks, nbytes=nbytes), usual.segments)
 
     def shape(row: Decision) -> tuple:
         if nbytes <= SECTIONS[0]:
@@ -143,6 +146,8 @@ def to_try(collective: str, variants: Sequence[Decision], in_class: int, ranks: 
         if (not worth_its_work(row.algorithm, nbytes, ranks)
                 or row.section_bytes < 2 * LONGEST_ELEMENT * ranks    # Engine.holds
                 or (in_lines and not has_inline_form(row.algorithm))
+                # The trials of stores (coll/stores.pyx) count rounds through the segments in use.
+                or (ranks <= 2 and row.section_bytes > 0 and row.segments != segments)
                 or order_of(collective, row) not in orders):
             continue
         if (nbytes <= SECTIONS[0] or row.section_bytes in sections) and shape(row) != shape(usual):

@@ -10,7 +10,7 @@ from smcoll.coll.distance cimport note_line
 from smcoll.coll.routes cimport STAGED_ROUTE, TURN_CALLS, RouteChoice, add_call, begin_choice
 from smcoll.segment cimport compute_layout
 from smcoll.coll.stores cimport (
-    add_read_sample, add_store_sample, free_stores, init_stores, next_stores, samples_read,
+    add_read_sample, add_store_sample, free_stores, init_stores, next_stores, start_reading,
     store_class, survey_again,
 )
 from smcoll.sync.team cimport Distance, StoreClass, Team
@@ -65,6 +65,7 @@ cdef class Pair:
 
     def change_algorithm(self):
         survey_again(&self.writer, self.nbytes)
+        survey_again(&self.reader, self.nbytes)
 
     @property
     def moves(self):
@@ -76,21 +77,21 @@ cdef class Pair:
 
         ``to_write``, ``to_read``: ns by kind; ``line``: ns that a line takes from the reader.
         """
-        cdef bint sampled
+        cdef bint sampled, is_fresh = self.sections < self.fresh
         cdef int kind
         cdef Distance known
         if self.sections % self.ring == 0:
             note_line(&self.writer.distance, line)
         # What it measures itself, on one core, does not count.
         known = self.writer.distance
-        kind = next_stores(&self.writer, self.written, self.sections, self.ring,
-                           self.sections < self.fresh, &sampled)
+        kind = next_stores(&self.writer, self.written, self.sections, self.ring, is_fresh,
+                           &sampled)
         self.writer.distance = known
         self.sections += 1
         name = STORES_NAMES[kind]
         if sampled:
             add_store_sample(self.written, kind, to_write[name], self.nbytes)
-        if samples_read(self.read, kind, self.nbytes):
+        if start_reading(self.read, kind, self.nbytes, is_fresh) != 0:
             add_read_sample(self.read, kind, to_read[name], self.nbytes)
         return name
 

@@ -148,6 +148,16 @@ def test_only_what_suits_the_calls_is_tried(ranks):
                     assert nbytes * ranks <= 16 << 20
 
 
+@pytest.mark.parametrize("segments", [1, 3, 8])
+def test_two_ranks_try_variants_that_use_as_many_segments_as_the_usual_row(segments):
+    """The stores of a class are compared round by round through the segments in use."""
+    for collective in ("bcast", "reduce", "allreduce", "allgather", "reduce_scatter", "scan"):
+        for nbytes in (1 << 15, 1 << 17, (1 << 17) + 1, 1 << 22):
+            _, usual, candidates = variants_for(2, collective, nbytes, segments=segments)
+            assert candidates
+            assert {row.segments for row in candidates.values()} == {usual.segments}
+
+
 def test_what_the_settings_fix_is_not_tried():
     assert not variants_for(4, "allreduce", 65536, algorithms="allreduce=tiled")[2]
     everything, _, _ = variants_for(8, "bcast", 65536, fan_out=3)

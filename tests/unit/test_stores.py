@@ -176,6 +176,28 @@ def test_all_kinds_are_compared_in_the_first_rounds_after_the_memory_was_used_on
 
 
 @has_all_kinds
+@pytest.mark.parametrize("nbytes", [16384, 131072])
+def test_what_is_read_from_memory_used_for_the_first_time_does_not_count(choices, nbytes):
+    """Such memory is slow, whatever the stores; only the usual kind is read there."""
+    pair = choices.Pair(nbytes, fresh=32)
+    write, read = costs(9000, 1200, 1000), costs(2000, 2400, 3500)
+    used(pair, 32, write, costs(30000, 30000, 30000))
+    used(pair, 6 * 16, write, read)
+    assert pair.in_use == "string"
+
+
+@has_all_kinds
+def test_what_was_read_of_another_algorithm_is_forgotten(choices):
+    pair = choices.Pair(16384)
+    write = costs(9000, 1200, 1000)
+    used(pair, 400, write, costs(30000, 30000, 30000))
+    assert pair.in_use == "string"
+    pair.change_algorithm()
+    used(pair, 6 * 16, write, costs(2000, 2400, 3500))
+    assert pair.in_use == "string"
+
+
+@has_all_kinds
 def test_a_ring_with_fewer_segments_than_kinds_has_one_trial_after_the_other(choices):
     pair = choices.Pair(32768, fresh=2, ring=2)
     used(pair, 200, *FAR)
