@@ -71,7 +71,7 @@ def learnable(collective: str, usual: Decision, config: Config, ranks: int, doma
         return ()
     if collective == "barrier" and oversubscribed:
         # Each dependent step is a turn of the run queue, and all_read has one: nothing is faster
-        # (docs/learning.md), and trials of so short a call are a matter of luck.
+        # (docs/notebook-learning.md), and trials of so short a call are a matter of luck.
         return ()
     found: list[Decision] = []
     for row in TABLE:
