@@ -234,19 +234,7 @@ cdef inline char *stream_chunk(const Layout *layout, char *base, int rank, int d
         rank, destination = destination, rank
     return (rank_range(layout, base, rank) + layout.streams_at + layout.chunks
             + (ring_to(rank, destination) * cells + position % cells) * layout.stream_room
-            + place_in_turn(pass_, places, extent))
-
-
-# In how many places of their rooms the chunks of a message of so many bytes begin by turns. An odd
-# number: so a place has the two ranks as its writers by turns where there are messages both ways,
-# and comes up again after twice as many passes where there are not.
-cdef inline uint64_t chunk_places(const Layout *layout, size_t extent, size_t nbytes,
-                                  bint both_ways) noexcept nogil:
-    cdef uint64_t ring = layout.stream_cells if both_ways else 2 * layout.stream_cells
-    cdef uint64_t places = places_in_turn(layout, extent, layout.stream_room, ring, nbytes)
-    if places % 2 == 1:
-        return places
-    return places + 1 if (places + 1) * extent <= layout.stream_room else places - 1
+            + place_in_turn(pass_ // 2, places, extent))
 
 
 # Whether its place is used for the first time by this rank.

@@ -83,9 +83,10 @@ cdef inline void choose_store_class(Call *call) noexcept nogil:
 cdef void open_section(Call *call, Section *section, uint64_t number) noexcept nogil:
     cdef Team *team = call.team
     cdef uint64_t ring = team.layout.banks * team.segments.in_use
-    cdef uint64_t places = places_in_turn(&team.layout, call.extent, team.layout.segment_size, ring,
-                                          call.nbytes)
     cdef uint64_t regions = 2 if call.swaps else 1
+    # Where regions are changed, no other core has what is written: this rank has read it last.
+    cdef uint64_t places = 1 if call.swaps else places_in_turn(
+        &team.layout, call.extent, team.layout.segment_size, ring, call.nbytes)
     section.number = number
     section.tick = call.tick + number * SECTION_STEPS
     section.offset = number * call.section_bytes
@@ -99,7 +100,7 @@ cdef void open_section(Call *call, Section *section, uint64_t number) noexcept n
     section.slot = team.segments
     # Where in the regions: short vectors begin elsewhere in each pass, for the sake of caches only.
     section.place = place_in_turn(section.slot.pass_, places, call.extent)
-    section.is_swapped = section.slot.pass_ // places % regions == 1
+    section.is_swapped = section.slot.pass_ % regions == 1
     # The class itself counts: others may have used less of the memory, another algorithm other
     # places.
     section.is_fresh = call.sections_before + number < (

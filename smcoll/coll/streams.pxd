@@ -23,6 +23,7 @@ cdef struct Stream:
     bint is_turned             # the two have each other's rooms in even passes, not in odd ones
     int messages               # of this exchange: OUTGOING, INCOMING, or both
     int next_messages          # of one that begins
+    bint both_send             # in this exchange, or one in it and the other in the one before
     bint awaits                # chunks of the incoming one may still come
 
 

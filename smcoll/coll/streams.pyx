@@ -67,8 +67,8 @@ from smcoll.datatype.convertor cimport copy_message, pack_next, unpack_next
 from smcoll.memory.cross_memory cimport read_memory
 from smcoll.memory.heap cimport STAGED
 from smcoll.segment cimport (
-    LINE_BYTES, Layout, Line, chunk_places, credit_word, is_fresh_chunk, refusal_word, stream_chunk,
-    stream_line, whole_lines,
+    LINE_BYTES, Layout, Line, credit_word, is_fresh_chunk, places_in_turn, refusal_word,
+    stream_chunk, stream_line, whole_lines,
 )
 from smcoll.sync.team cimport (
     AGAIN, DONE, FAILED_DAMAGED, FAILED_MISMATCH, FAILED_POISONED, StoreClass, Team,
@@ -174,6 +174,7 @@ cdef void begin_chunks(Stream *stream) noexcept nogil:
         stream.began += max(stream.answered, longest) if answers else longest
         stream.answered = 0
     stream.is_turned ^= answers
+    stream.both_send = answers or stream.next_messages == OUTGOING | INCOMING
     stream.messages = stream.next_messages
     stream.next_messages = 0
     stream.chunks_sent = stream.chunks_received = 0
@@ -217,11 +218,14 @@ cdef size_t chunk_bytes(const Team *team, size_t nbytes, bint also_receives) noe
     return max(whole_lines((nbytes + pieces - 1) // pieces), <size_t> LINE_BYTES)
 
 
-# In how many places of their rooms the message's chunks begin by turns: the same on both ranks.
+# In how many places of their rooms the message's chunks begin by turns: the same on both ranks. In
+# one where the two write by turns: each has read last what it writes, so no other core has it.
 cdef inline uint64_t places_of_chunks(const Team *team, const Stream *stream,
                                       const Transfer *message) noexcept nogil:
-    return chunk_places(&team.layout, message.chunk, message.nbytes,
-                        stream.messages == OUTGOING | INCOMING)
+    if stream.both_send:
+        return 1
+    return places_in_turn(&team.layout, message.chunk, team.layout.stream_room,
+                          2 * <uint64_t> team.layout.stream_cells, message.nbytes)
 
 
 cdef inline size_t next_piece(const Team *team, const Transfer *message) noexcept nogil:

@@ -20,7 +20,8 @@ KIB = 1024
 UNLIMITED = 1 << 62
 SHARED_HEAP = "shared_heap"
 ALL_SEGMENTS = MAX_SEGMENTS
-SHORT_VECTOR = 128 * KIB     # up to here two ranks use more segments
+# Up to how many bytes two ranks use so many segments of a bank, so that their ring has 512 KiB.
+TWO_RANKS_SEGMENTS = {32 * KIB: ALL_SEGMENTS, 128 * KIB: 4, UNLIMITED: 2}
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,9 @@ def usual_segments(collective: str, ranks: int, domains: int = 1,
     if (collective in ("barrier", "bcast", "reduce", "scan", "exscan")
             or (1 < domains < ranks and across_domains(collective))):
         return ALL_SEGMENTS
-    return 4 if ranks <= 2 and nbytes <= SHORT_VECTOR else 2
+    if ranks > 2:
+        return 2
+    return next(segments for most, segments in TWO_RANKS_SEGMENTS.items() if nbytes <= most)
 
 
 def defaults(collective: str, ranks: int, oversubscribed: bool,
@@ -110,7 +113,6 @@ def defaults(collective: str, ranks: int, oversubscribed: bool,
     if 1 < domains < ranks and (rows := across_domains(collective)):
         return rows
     segments = usual_segments(collective, ranks, domains)
-    short = usual_segments(collective, ranks, domains, SHORT_VECTOR)
     if collective == "barrier":
         return [(UNLIMITED, "all_read", 0, ALL_SEGMENTS)]
     if collective == "bcast":
@@ -140,14 +142,14 @@ def defaults(collective: str, ranks: int, oversubscribed: bool,
         section = 64 * KIB
         if collective == "reduce_scatter" or (collective == "allgather" and ranks <= 2):
             section = 128 * KIB
-        long_row = (UNLIMITED, ALGORITHMS[collective][0], section, segments)
+        name = ALGORITHMS[collective][0]
         if ranks <= 2 and collective in ("allgather", "reduce_scatter"):
-            return [(SHORT_VECTOR, *long_row[1:3], short), long_row]
-        return [long_row]
+            return [(most, name, section, in_use) for most, in_use in TWO_RANKS_SEGMENTS.items()]
+        return [(UNLIMITED, name, section, segments)]
     if ranks <= 2:
         # Two dependent exchanges of halves lose to one of everything where cores share no cache.
-        return [(SHORT_VECTOR, "all_read", 64 * KIB, short),
-                (UNLIMITED, "all_read", 128 * KIB, segments)]
+        return [(most, "all_read", 64 * KIB if most < UNLIMITED else 128 * KIB, in_use)
+                for most, in_use in TWO_RANKS_SEGMENTS.items()]
     # All-read does the work of all ranks on each, so its limit falls with their number.
     return [(128 * KIB // ranks, "all_read", 16 * KIB, ALL_SEGMENTS),
             (UNLIMITED, "tiled", 128 * KIB, segments)]

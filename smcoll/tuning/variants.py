@@ -14,7 +14,7 @@ from smcoll.config import RADIX_LIMIT, Config
 from smcoll.tuning.select import (
     ALL_SEGMENTS,
     SHARED_HEAP,
-    SHORT_VECTOR,
+    TWO_RANKS_SEGMENTS,
     UNLIMITED,
     Decision,
     decision_in,
@@ -90,7 +90,7 @@ def learnable(collective: str, usual: Decision, config: Config, ranks: int, doma
                     continue
                 one = override(usual, collective, row.name, section_bytes=section or None,
                                **chosen)
-                for nbytes in (SHORT_VECTOR, UNLIMITED):
+                for nbytes in TWO_RANKS_SEGMENTS:
                     segments = usual_segments(collective, ranks, domains, nbytes)
                     if ranks > 2 and section <= SECTIONS[0]:
                         segments = ALL_SEGMENTS
