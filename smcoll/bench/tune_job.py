@@ -125,7 +125,7 @@ class TuneTask:
         from smcoll.bench.sweep_job import name_of
 
         variants = {name_of(one): one for one in self.variants(collective, nbytes, bench.ranks)}
-        bench.contenders = [contender(accelerated, collective, name, one)
+        bench.contenders = [contender(accelerated, collective, nbytes, name, one)
                             for name, one in variants.items()]
         bench.settings = measure.Settings(**self.settings | {
             "budget": self.settings["budget"] * len(variants)})
@@ -136,13 +136,16 @@ class TuneTask:
                    "us": result.median(name)}
 
 
-def contender(comm, collective: str, name: str, variant: dict):
+def contender(comm, collective: str, nbytes: int, name: str, variant: dict):
     """A variant as ``measure`` wants it: the method that programs call, on another table."""
     from smcoll.bench import measure
     from smcoll.tuning import select
 
     engine = comm.engine
-    decision = select.override(engine.decisions[collective][-1], collective, **variant)
+    segments = select.usual_segments(collective, comm.size, len(engine.domains), nbytes)
+    decision = replace(
+        select.override(engine.decisions[collective][-1], collective, **variant),
+        segments=min(segments, engine.config.segments))
     method = "reduce_scatter_block" if collective == "reduce_scatter" else collective
     one = measure.methods_of(name, comm)
     return replace(one, call_of=lambda _: one.call_of(method),

@@ -84,7 +84,8 @@ cdef void open_section(Call *call, Section *section, uint64_t number) noexcept n
     cdef Team *team = call.team
     cdef uint64_t ring = team.layout.banks * team.segments.in_use
     cdef uint64_t regions = 2 if call.swaps else 1
-    # Where regions are changed, no other core has what is written: this rank has read it last.
+    # Where regions are changed, and such calls follow each other, this rank has read last what it
+    # writes: nothing has to leave another core's cache.
     cdef uint64_t places = 1 if call.swaps else places_in_turn(
         &team.layout, call.extent, team.layout.segment_size, ring, call.nbytes)
     section.number = number

@@ -219,7 +219,7 @@ cdef size_t chunk_bytes(const Team *team, size_t nbytes, bint also_receives) noe
 
 
 # In how many places of their rooms the message's chunks begin by turns: the same on both ranks. In
-# one where the two write by turns: each has read last what it writes, so no other core has it.
+# one where the two write by turns: while they go on so, each has read last what it writes.
 cdef inline uint64_t places_of_chunks(const Team *team, const Stream *stream,
                                       const Transfer *message) noexcept nogil:
     if stream.both_send:

@@ -81,7 +81,8 @@ cdef enum:
     # (docs/learning.md).
     COUNTED = 1000
     LOOKS_APART = 256
-    PATIENCE = 256             # calls in which those of a trial must come; where none has come,
+    # Calls in which those of a trial must come; where none has come that is measured,
+    PATIENCE = 400
     MORE_PATIENCE = 4          # so many times as many
 
 cdef uint64_t NUMBER_BITS = (1 << 24) - 1

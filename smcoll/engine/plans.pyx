@@ -157,11 +157,12 @@ cdef class Plans:
         stored there.
         """
         cdef size_t nbytes = <size_t> 1 << news.size_class
-        cdef const Plan *plan = self.in_table(news.collective, nbytes)
+        cdef const Plan *plan
         cdef size_t calls
         if self.team.size != 2 or news.collective not in (
                 COLLECTIVE_ALLREDUCE, COLLECTIVE_ALLGATHER, COLLECTIVE_REDUCE_SCATTER):
             return LEAST_UNMEASURED
+        plan = self.in_table(news.collective, nbytes)
         if news.variant > 0:
             plan = &self.variants[news.collective][news.variant - 1]
         if fits_lines(self.team, plan.functions, nbytes) or plan.section_bytes == 0:

@@ -20,7 +20,8 @@ KIB = 1024
 UNLIMITED = 1 << 62
 SHARED_HEAP = "shared_heap"
 ALL_SEGMENTS = MAX_SEGMENTS
-# Up to how many bytes two ranks use so many segments of a bank, so that their ring has 512 KiB.
+# Up to how many bytes two ranks use so many segments of a bank: rings of 512 KiB at most, but for
+# an Allgather's of 128 KiB.
 TWO_RANKS_SEGMENTS = {32 * KIB: ALL_SEGMENTS, 128 * KIB: 4, UNLIMITED: 2}
 
 
@@ -99,7 +100,7 @@ def usual_segments(collective: str, ranks: int, domains: int = 1,
         return ALL_SEGMENTS
     if ranks > 2:
         return 2
-    return next(segments for most, segments in TWO_RANKS_SEGMENTS.items() if nbytes <= most)
+    return next((segments for most, segments in TWO_RANKS_SEGMENTS.items() if nbytes <= most), 2)
 
 
 def defaults(collective: str, ranks: int, oversubscribed: bool,
@@ -295,7 +296,8 @@ def decide(config, ranks: int, oversubscribed: bool,
         if measured:
             usual = tables[collective][-1]
             tables[collective] = [
-                measured_row(usual, config, names, row, REASONS[table["source"]])
+                measured_row(usual, config, names, row, REASONS[table["source"]],
+                             usual_segments(collective, ranks, domains, row[0]))
                 for row in table["rows"][collective]]
         if not heaps or wanted is not None or SHARED_HEAP not in names:
             continue
@@ -309,17 +311,17 @@ def decide(config, ranks: int, oversubscribed: bool,
     return tables
 
 
-def measured_row(usual: Decision, config, names: tuple[str, ...], row: list,
-                 reason: str) -> Decision:
+def measured_row(usual: Decision, config, names: tuple[str, ...], row: list, reason: str,
+                 segments: int) -> Decision:
     """A row of a table or of the model. Radices that were set count; what the row does not say is
-    that of the default for long messages, with which it was measured.
+    that of the default for long messages. ``segments``: with so many of a bank it was measured.
     """
     up_to, name, fan_in, fan_out, section, points = row
     return replace(
         usual, up_to=up_to, algorithm=name, number=names.index(name),
         fan_in=config.fan_in or fan_in, fan_out=config.fan_out or fan_out,
         section_bytes=min(section, config.segment_size), reason=reason,
-        points=tuple(tuple(point) for point in points))
+        segments=min(segments, config.segments), points=tuple(tuple(point) for point in points))
 
 
 def with_heaps(rows: list[Decision], names: tuple[str, ...], threshold: int,
@@ -330,9 +332,10 @@ def with_heaps(rows: list[Decision], names: tuple[str, ...], threshold: int,
     below = [row for row in rows if row.up_to < threshold - 1]
     if threshold > 1:
         below.append(replace(decision_in(rows, threshold - 1), up_to=threshold - 1))
+    section = 64 * KIB
     return [*below, replace(rows[-1], algorithm=SHARED_HEAP, number=names.index(SHARED_HEAP),
-                            up_to=most, section_bytes=64 * KIB, points=(),
-                            reason="shared heaps"),
+                            up_to=most, section_bytes=section, points=(), reason="shared heaps",
+                            segments=decision_in(rows, 2 * section).segments),
             *(row for row in rows if row.up_to > most)]
 
 

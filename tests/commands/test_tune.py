@@ -245,6 +245,22 @@ def test_the_model_is_not_asked_where_ranks_share_cores(write):
     assert tables.for_ranks(Config(table=str(file)), 64, True) is None
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("collective, algorithm", [("allreduce", "tiled"), ("bcast", "fan_out"),
+                                                   ("allgather", "direct")])
+def test_a_measured_row_uses_as_many_segments_as_vectors_of_its_size_do(write, ranks, collective,
+                                                                       algorithm):
+    sizes = (4096, 65536, select.UNLIMITED)
+    rows = [row(size, algorithm, 32768) for size in sizes]
+    config = Config(segments=7, table=str(write(tables=[
+        {"ranks": ranks, "oversubscribed": False, "heap": False, "errors": {},
+         "rows": {collective: rows}}])))
+    decided = select.decide(config, ranks, False, table=tables.for_ranks(config, ranks, False))
+    assert [one.segments for one in decided[collective]] == [
+        min(7, select.usual_segments(collective, ranks, nbytes=size)) for size in sizes]
+    assert decided[collective][0].reason != decided["scan"][0].reason
+
+
 # ---------------------------------------------------------------------- shared heaps
 
 
