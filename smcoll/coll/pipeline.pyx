@@ -32,8 +32,8 @@ cdef void plan_call(Call *call, int phases, size_t section_bytes, int use) noexc
 
     Two ranks that both store change regions when they come back to a place: so each stores where
     it has read before, and reads where it has stored. That is faster with far cores (AMD family
-    26; docs/notebook-stores.md). The pass is the same on both
-    ranks, and before a segment is written again both have released it (rule 11).
+    26; docs/notebook-stores.md). The pass is the same on both ranks, and before a segment is
+    written again both have released it (rule 11).
     """
     cdef Team *team = call.team
     cdef int window
@@ -99,7 +99,7 @@ cdef void open_section(Call *call, Section *section, uint64_t number) noexcept n
     section.sampled = False
     section.spent = section.stored = 0
     section.slot = team.segments
-    # Where in the regions: short vectors begin elsewhere in each pass, for the sake of caches only.
+    # Where in the regions: for the sake of caches only.
     section.place = place_in_turn(section.slot.pass_, places, call.extent)
     section.is_swapped = section.slot.pass_ % regions == 1
     # The class itself counts: others may have used less of the memory, another algorithm other

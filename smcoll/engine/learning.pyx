@@ -81,9 +81,10 @@ cdef enum:
     # (docs/learning.md).
     COUNTED = 1000
     LOOKS_APART = 256
-    # Calls in which those of a trial must come; where none has come that is measured,
+    # Calls in which those of a trial must come, and how many times as many the next one has where
+    # none has come that is measured.
     PATIENCE = 400
-    MORE_PATIENCE = 4          # so many times as many
+    MORE_PATIENCE = 4
 
 cdef uint64_t NUMBER_BITS = (1 << 24) - 1
 cdef uint64_t LONGEST_TIME = (<uint64_t> 1 << 40) - 1

@@ -20,7 +20,8 @@ from smcoll.algos import COLLECTIVE_NUMBERS
 from smcoll.tuning.select import in_rank_order
 
 cdef enum:
-    LEAST_UNMEASURED = 2       # calls of a trial
+    # Calls of a trial. More of them would leave too few of a class's first 300 for other trials.
+    LEAST_UNMEASURED = 2
     MOST_UNMEASURED = 8
 
 

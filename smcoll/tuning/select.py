@@ -21,7 +21,8 @@ UNLIMITED = 1 << 62
 SHARED_HEAP = "shared_heap"
 ALL_SEGMENTS = MAX_SEGMENTS
 # Up to how many bytes two ranks use so many segments of a bank: rings of 512 KiB at most, but for
-# an Allgather's of 128 KiB.
+# an Allgather's of 128 KiB. Measured on AMD family 26 with 1 MiB of second-level cache, near and
+# far (docs/notebook-stores.md); on other processors not.
 TWO_RANKS_SEGMENTS = {32 * KIB: ALL_SEGMENTS, 128 * KIB: 4, UNLIMITED: 2}
 
 
@@ -332,6 +333,7 @@ def with_heaps(rows: list[Decision], names: tuple[str, ...], threshold: int,
     below = [row for row in rows if row.up_to < threshold - 1]
     if threshold > 1:
         below.append(replace(decision_in(rows, threshold - 1), up_to=threshold - 1))
+    # With the segments of the shortest vector that is overlapped in such sections.
     section = 64 * KIB
     return [*below, replace(rows[-1], algorithm=SHARED_HEAP, number=names.index(SHARED_HEAP),
                             up_to=most, section_bytes=section, points=(), reason="shared heaps",
