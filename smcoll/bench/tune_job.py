@@ -142,7 +142,8 @@ def contender(comm, collective: str, nbytes: int, name: str, variant: dict):
     from smcoll.tuning import select
 
     engine = comm.engine
-    segments = select.usual_segments(collective, comm.size, len(engine.domains), nbytes)
+    segments = select.usual_segments(collective, comm.size, len(engine.domains), nbytes,
+                                     engine.core_cache)
     decision = replace(
         select.override(engine.decisions[collective][-1], collective, **variant),
         segments=min(segments, engine.config.segments))

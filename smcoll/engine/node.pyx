@@ -276,6 +276,11 @@ cdef class NodeEngine(Engine):
         a core to itself."""
         self.team.layout.core_cache = nbytes
 
+    @property
+    def core_cache(self):
+        """What ``use_core_cache`` said."""
+        return self.team.layout.core_cache
+
     # ------------------------------------------------------------------ a node's part of a call
 
     def join_nodes(self, AcrossNodes across):

@@ -20,10 +20,7 @@ KIB = 1024
 UNLIMITED = 1 << 62
 SHARED_HEAP = "shared_heap"
 ALL_SEGMENTS = MAX_SEGMENTS
-# Up to how many bytes two ranks use so many segments of a bank: rings of 512 KiB at most, but for
-# an Allgather's of 128 KiB. Measured on AMD family 26 with 1 MiB of second-level cache, near and
-# far (docs/notebook-stores.md); on other processors not.
-TWO_RANKS_SEGMENTS = {32 * KIB: ALL_SEGMENTS, 128 * KIB: 4, UNLIMITED: 2}
+USUAL_CORE_CACHE = 1024 * KIB     # where nothing is known
 
 
 @dataclass(frozen=True)
@@ -91,8 +88,20 @@ def across_domains(collective: str) -> list[tuple[int, str, int, int]]:
     }.get(collective, [])
 
 
-def usual_segments(collective: str, ranks: int, domains: int = 1,
-                   nbytes: int = UNLIMITED) -> int:
+def two_ranks_rings(core_cache: int = 0) -> dict[int, tuple[int, int]]:
+    """{bytes of a vector at most: (segments of a bank, section bytes)} where two ranks both post.
+
+    They change regions, so each core's own cache is to hold both rings: 2 banks each, of 8 segments
+    if the settings don't say otherwise. Measured where that cache has 1 MiB, near and far
+    (docs/notebook-stores.md). Limits are powers of two, as the classes of learning are.
+    """
+    whole = 1 << ((core_cache or USUAL_CORE_CACHE).bit_length() - 1)
+    one = whole // (2 * 2 * 8)
+    return {one: (ALL_SEGMENTS, 2 * one), 4 * one: (4, 2 * one), UNLIMITED: (2, 4 * one)}
+
+
+def usual_segments(collective: str, ranks: int, domains: int = 1, nbytes: int = UNLIMITED,
+                   core_cache: int = 0) -> int:
     """How many segments of a bank a vector of so many bytes uses. Where all ranks post data at
     once, nobody runs ahead, and what they have in a ring of many segments doesn't fit the caches.
     """
@@ -101,11 +110,12 @@ def usual_segments(collective: str, ranks: int, domains: int = 1,
         return ALL_SEGMENTS
     if ranks > 2:
         return 2
-    return next((segments for most, segments in TWO_RANKS_SEGMENTS.items() if nbytes <= most), 2)
+    rings = two_ranks_rings(core_cache).items()
+    return next((segments for most, (segments, _) in rings if nbytes <= most), 2)
 
 
-def defaults(collective: str, ranks: int, oversubscribed: bool,
-             domains: int = 1) -> list[tuple[int, str, int, int]]:
+def defaults(collective: str, ranks: int, oversubscribed: bool, domains: int = 1,
+             core_cache: int = 0) -> list[tuple[int, str, int, int]]:
     """Built-in rows (up_to, algorithm, section bytes, segments of a bank), measured on 2 cores:
     docs/performance.md.
 
@@ -146,12 +156,13 @@ def defaults(collective: str, ranks: int, oversubscribed: bool,
             section = 128 * KIB
         name = ALGORITHMS[collective][0]
         if ranks <= 2 and collective in ("allgather", "reduce_scatter"):
-            return [(most, name, section, in_use) for most, in_use in TWO_RANKS_SEGMENTS.items()]
+            return [(most, name, section, in_use)
+                    for most, (in_use, _) in two_ranks_rings(core_cache).items()]
         return [(UNLIMITED, name, section, segments)]
     if ranks <= 2:
         # Two dependent exchanges of halves lose to one of everything where cores share no cache.
-        return [(most, "all_read", 64 * KIB if most < UNLIMITED else 128 * KIB, in_use)
-                for most, in_use in TWO_RANKS_SEGMENTS.items()]
+        return [(most, "all_read", section, in_use)
+                for most, (in_use, section) in two_ranks_rings(core_cache).items()]
     # All-read does the work of all ranks on each, so its limit falls with their number.
     return [(128 * KIB // ranks, "all_read", 16 * KIB, ALL_SEGMENTS),
             (UNLIMITED, "tiled", 128 * KIB, segments)]
@@ -264,15 +275,15 @@ def decide(config, ranks: int, oversubscribed: bool,
     """The decision tables of a communicator.
 
     ``domains``: how many parts of the hardware its ranks lie in. ``table``: what
-    ``tables.for_ranks`` gave on rank 0. ``heaps``: the ranks share heaps. ``core_cache``: see
-    ``shortest_direct``.
+    ``tables.for_ranks`` gave on rank 0. ``heaps``: the ranks share heaps. ``core_cache``: bytes of
+    a core's own cache; 0 where ranks share cores, or it is not known.
     """
     tables = {}
     radix = default_radix(ranks, oversubscribed)
     for collective, names in ALGORITHMS.items():
         wanted = config.named.get(collective)
         if wanted is None:
-            rows = defaults(collective, ranks, oversubscribed, domains)
+            rows = defaults(collective, ranks, oversubscribed, domains, core_cache)
             reason = "built-in default" + (", ranks outnumber CPUs" if oversubscribed else "")
         else:
             rows = [(UNLIMITED, wanted, config.segment_size, ALL_SEGMENTS)]
@@ -298,7 +309,7 @@ def decide(config, ranks: int, oversubscribed: bool,
             usual = tables[collective][-1]
             tables[collective] = [
                 measured_row(usual, config, names, row, REASONS[table["source"]],
-                             usual_segments(collective, ranks, domains, row[0]))
+                             usual_segments(collective, ranks, domains, row[0], core_cache))
                 for row in table["rows"][collective]]
         if not heaps or wanted is not None or SHARED_HEAP not in names:
             continue

@@ -14,12 +14,12 @@ from smcoll.config import RADIX_LIMIT, Config
 from smcoll.tuning.select import (
     ALL_SEGMENTS,
     SHARED_HEAP,
-    TWO_RANKS_SEGMENTS,
     UNLIMITED,
     Decision,
     decision_in,
     may_be_chosen,
     override,
+    two_ranks_rings,
     usual_segments,
 )
 
@@ -90,7 +90,7 @@ def learnable(collective: str, usual: Decision, config: Config, ranks: int, doma
                     continue
                 one = override(usual, collective, row.name, section_bytes=section or None,
                                **chosen)
-                for nbytes in TWO_RANKS_SEGMENTS:
+                for nbytes in two_ranks_rings():
                     segments = usual_segments(collective, ranks, domains, nbytes)
                     if ranks > 2 and section <= SECTIONS[0]:
                         segments = ALL_SEGMENTS
@@ -132,8 +132,6 @@ def to_try(collective: str, variants: Sequence[Decision], in_class: int, ranks: 
 
     in_lines = any(map(has_inline_form, lines))
     sections = section_sizes(nbytes, ranks, USUAL_SECTION)
-    # As learnable has it: no more than the settings allow.
-    segments = min(usual_segments(collective, ranks, nbytes=nbytes), usual.segments)
 
     def shape(row: Decision) -> tuple:
         if nbytes <= SECTIONS[0]:
@@ -147,7 +145,7 @@ def to_try(collective: str, variants: Sequence[Decision], in_class: int, ranks: 
                 or row.section_bytes < 2 * LONGEST_ELEMENT * ranks    # Engine.holds
                 or (in_lines and not has_inline_form(row.algorithm))
                 # The trials of stores (coll/stores.pyx) count rounds through the segments in use.
-                or (ranks <= 2 and row.section_bytes > 0 and row.segments != segments)
+                or (ranks <= 2 and row.section_bytes > 0 and row.segments != usual.segments)
                 or order_of(collective, row) not in orders):
             continue
         if (nbytes <= SECTIONS[0] or row.section_bytes in sections) and shape(row) != shape(usual):

@@ -227,6 +227,23 @@ def test_radices_reach_the_algorithm(comm_world):
         assert (parameters["fan_in"], parameters["fan_out"]) == (1, 2)
 
 
+@pytest.mark.parametrize("core_cache", [256 << 10, 512 << 10, 1 << 20, 5 << 18, 2 << 20])
+def test_what_two_ranks_both_post_stays_in_a_cores_own_cache(core_cache):
+    config = smcoll.Config()
+    rows = select.decide(config, 2, False, core_cache=core_cache)["allreduce"]
+    assert [row.segments for row in rows] == [8, 4, 2]
+    for row in rows:
+        ring = config.internals.banks * row.segments * min(row.up_to, row.section_bytes)
+        assert core_cache // 4 < 2 * ring <= core_cache
+        assert row.up_to == select.UNLIMITED or row.up_to & (row.up_to - 1) == 0
+    for collective in ("allgather", "reduce_scatter"):
+        alike = select.decide(config, 2, False, core_cache=core_cache)[collective]
+        assert [(row.up_to, row.segments) for row in alike] == [
+            (row.up_to, row.segments) for row in rows]
+    assert all(row.segments == 8 for row in select.decide(config, 2, False, core_cache=core_cache)[
+        "bcast"])
+
+
 @pytest.mark.parametrize("collective", ["scan", "exscan"])
 def test_scans_of_ranks_that_share_cpus_and_long_ones_are_chains(collective):
     config = smcoll.Config()

@@ -16,9 +16,9 @@ from smcoll.tuning.variants import MOST_VARIANTS, for_communicator, order_of, to
 INLINE = {EXCHANGE: 2016, ROOTED: 1120}
 
 
-def variants_for(ranks, collective, nbytes, **settings):
+def variants_for(ranks, collective, nbytes, core_cache=0, **settings):
     config = Config(table="off", **settings)
-    rows = select.decide(config, ranks, False)
+    rows = select.decide(config, ranks, False, core_cache=core_cache)
     everything = for_communicator(config, rows, ranks, 1, False)
     in_class = max(nbytes - 1, 0).bit_length()
     usual = select.decision_for(rows, collective, 1 << in_class)
@@ -148,12 +148,14 @@ def test_only_what_suits_the_calls_is_tried(ranks):
                     assert nbytes * ranks <= 16 << 20
 
 
+@pytest.mark.parametrize("core_cache", [0, 512 << 10, 2 << 20])
 @pytest.mark.parametrize("segments", [1, 3, 8])
-def test_two_ranks_try_variants_that_use_as_many_segments_as_the_usual_row(segments):
+def test_two_ranks_try_variants_that_use_as_many_segments_as_the_usual_row(segments, core_cache):
     """The stores of a class are compared round by round through the segments in use."""
     for collective in ("bcast", "reduce", "allreduce", "allgather", "reduce_scatter", "scan"):
         for nbytes in (1 << 15, 1 << 17, (1 << 17) + 1, 1 << 22):
-            _, usual, candidates = variants_for(2, collective, nbytes, segments=segments)
+            _, usual, candidates = variants_for(2, collective, nbytes, core_cache,
+                                                segments=segments)
             assert candidates
             assert {row.segments for row in candidates.values()} == {usual.segments}
 
