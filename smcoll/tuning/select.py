@@ -21,6 +21,8 @@ UNLIMITED = 1 << 62
 SHARED_HEAP = "shared_heap"
 ALL_SEGMENTS = MAX_SEGMENTS
 USUAL_CORE_CACHE = 1024 * KIB     # where nothing is known
+# For a smaller one, sections would be so short that their flags cost more than the caches save.
+LEAST_CORE_CACHE = 512 * KIB
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ def two_ranks_rings(core_cache: int = 0) -> dict[int, tuple[int, int]]:
     if the settings don't say otherwise. Measured where that cache has 1 MiB, near and far
     (docs/notebook-stores.md). Limits are powers of two, as the classes of learning are.
     """
-    whole = 1 << ((core_cache or USUAL_CORE_CACHE).bit_length() - 1)
+    cache = max(core_cache or USUAL_CORE_CACHE, LEAST_CORE_CACHE)
+    whole = 1 << (cache.bit_length() - 1)
     one = whole // (2 * 2 * 8)
     return {one: (ALL_SEGMENTS, 2 * one), 4 * one: (4, 2 * one), UNLIMITED: (2, 4 * one)}
 

@@ -227,7 +227,7 @@ def test_radices_reach_the_algorithm(comm_world):
         assert (parameters["fan_in"], parameters["fan_out"]) == (1, 2)
 
 
-@pytest.mark.parametrize("core_cache", [256 << 10, 512 << 10, 1 << 20, 5 << 18, 2 << 20])
+@pytest.mark.parametrize("core_cache", [512 << 10, 1 << 20, 5 << 18, 2 << 20])
 def test_what_two_ranks_both_post_stays_in_a_cores_own_cache(core_cache):
     config = smcoll.Config()
     rows = select.decide(config, 2, False, core_cache=core_cache)["allreduce"]
@@ -242,6 +242,11 @@ def test_what_two_ranks_both_post_stays_in_a_cores_own_cache(core_cache):
             (row.up_to, row.segments) for row in rows]
     assert all(row.segments == 8 for row in select.decide(config, 2, False, core_cache=core_cache)[
         "bcast"])
+
+
+def test_a_small_cache_does_not_make_sections_of_two_ranks_short():
+    assert select.two_ranks_rings(256 << 10) == select.two_ranks_rings(512 << 10)
+    assert min(section for _, section in select.two_ranks_rings(1).values()) == 32 << 10
 
 
 @pytest.mark.parametrize("collective", ["scan", "exscan"])
