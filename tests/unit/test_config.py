@@ -238,8 +238,8 @@ def test_what_two_ranks_both_post_stays_in_a_cores_own_cache(core_cache):
         assert row.up_to == select.UNLIMITED or row.up_to & (row.up_to - 1) == 0
     for collective in ("allgather", "reduce_scatter"):
         alike = select.decide(config, 2, False, core_cache=core_cache)[collective]
-        assert [(row.up_to, row.segments) for row in alike] == [
-            (row.up_to, row.segments) for row in rows]
+        assert [(row.up_to, row.segments, row.section_bytes) for row in alike] == [
+            (row.up_to, row.segments, rows[-1].section_bytes) for row in rows]
     assert all(row.segments == 8 for row in select.decide(config, 2, False, core_cache=core_cache)[
         "bcast"])
 
@@ -247,6 +247,18 @@ def test_what_two_ranks_both_post_stays_in_a_cores_own_cache(core_cache):
 def test_a_small_cache_does_not_make_sections_of_two_ranks_short():
     assert select.two_ranks_rings(256 << 10) == select.two_ranks_rings(512 << 10)
     assert min(section for _, section in select.two_ranks_rings(1).values()) == 32 << 10
+
+
+@pytest.mark.parametrize("collective", ["reduce", "allreduce", "allgather", "reduce_scatter"])
+def test_two_ranks_stage_arrays_in_heaps_in_the_sections_of_private_ones(collective):
+    private, in_heaps = (
+        select.decide(smcoll.Config(table="off"), 2, False, heaps=heaps, core_cache=1 << 20)[
+            collective] for heaps in (False, True))
+    usual = private[-1]
+    direct = [row for row in in_heaps if row.algorithm == select.SHARED_HEAP]
+    assert direct
+    for row in direct:
+        assert (row.section_bytes, row.segments) == (usual.section_bytes, usual.segments)
 
 
 @pytest.mark.parametrize("collective", ["scan", "exscan"])
