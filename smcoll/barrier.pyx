@@ -57,6 +57,7 @@ cdef void init_team(Team *team, uint64_t start) noexcept nogil:
     team.segments.pass_ = team.inline_slots.pass_ = start
     for bank in range(MAX_BANKS):
         team.proven[0][bank] = team.proven[1][bank] = start - 1
+    team.writer = -1
     init_waiting(team)
     for bank in range(layout.banks):
         for kind in range(2):

@@ -26,6 +26,8 @@ cdef enum:
     SOME_STORE = 0
     ALL_STORE = 1              # in each section every rank stores into its region: for speed only
     ONE_SEGMENT = 2            # all sections in one segment, where it is not pipelined (GS 3.1)
+    ROOT_STORES = 4            # of two ranks only the root does,
+    OTHER_STORES = 8           # or only the other one: for speed only
 
 
 # A section: the piece of the user's vector that goes through one segment.
@@ -126,6 +128,7 @@ cdef struct Call:
     int (*phase[MAX_PHASES])(Call *, Section *) noexcept nogil
     bint single_segment        # all sections in one segment, a handshake between them (pairwise)
     bint swaps                 # the two ranks change regions when they come back to a place
+    bint shares                # both ranks store in rank 0's regions
     int stride                 # turns between the starts of two sections
     Section in_flight[MAX_PHASES]
     uint64_t opened
@@ -252,13 +255,19 @@ cdef inline size_t tile(Call *call, Section *section, int rank) noexcept nogil:
     return cut(section.nbytes, call.element_size, call.team.size, rank)
 
 
+# Segments of a round, by which the choice of stores counts: of all calls of a class alike, though
+# some use fewer (share_regions).
+cdef inline uint64_t round_of(const Call *call) noexcept nogil:
+    return <uint64_t> (call.team.layout.banks * call.plan.segments)
+
+
 # The kind of stores for our part of this section, the same for all that we put there.
 cdef inline int stores_for(Call *call, Section *section) noexcept nogil:
     cdef Team *team = call.team
     if section.stores == UNKNOWN_STORES:
         section.stores = next_stores(
             team, call.chosen, call.sections_before + section.number,
-            team.layout.banks * section.slot.in_use, section.is_fresh, &section.sampled)
+            round_of(call), section.is_fresh, &section.sampled)
     return section.stores
 
 

@@ -13,10 +13,10 @@ bank barrier waits for lies in earlier turns too.
 
 from libc.stdint cimport uint64_t
 
-from smcoll.barrier cimport advance_cursor, release_slot
+from smcoll.barrier cimport advance_cursor, release_slot, use_segments
 from smcoll.coll.pipeline cimport (
-    ALL_STORE, MAX_PHASES, ONE_SEGMENT, SECTION_STEPS, STEP_READ, Call, Section, heard_all, occupy,
-    post,
+    ALL_STORE, MAX_PHASES, ONE_SEGMENT, OTHER_STORES, ROOT_STORES, SECTION_STEPS, STEP_READ, Call,
+    Section, heard_all, occupy, post, round_of,
 )
 from smcoll.coll.stores cimport UNKNOWN_STORES, add_store_sample, store_class
 from smcoll.segment cimport place_in_turn, places_in_turn, whole_lines
@@ -50,6 +50,9 @@ cdef void plan_call(Call *call, int phases, size_t section_bytes, int use) noexc
     call.phases = phases
     call.single_segment = use & ONE_SEGMENT and not call.plan.pipelined
     call.swaps = use & ALL_STORE and team.size == 2
+    call.shares = False
+    if use & (ROOT_STORES | OTHER_STORES) and team.size == 2:
+        share_regions(call, call.root if use & ROOT_STORES else 1 - call.root)
     # Before a bank's first segment is written, all ranks must have released the bank's last round,
     # which ended (banks - 1) * in_use + 1 segments ago. A rank that still had that one in flight
     # would wait for itself: so at most that many sections are in flight.
@@ -61,6 +64,23 @@ cdef void plan_call(Call *call, int phases, size_t section_bytes, int use) noexc
     call.turn = 0
     call.at_phase = 0
     choose_store_class(call)
+
+
+cdef void share_regions(Call *call, int writer) noexcept nogil:
+    """Of two ranks only this one stores. If it was the other one before, it is to store where that
+    one has: in rank 0's regions, in a ring that the vector fills once.
+
+    So each stores where it has read before, as in ``plan_call``. In a longer ring, or one that the
+    vector doesn't fill, each rank would come back to its own places; who stores again and again may
+    run ahead as far as a long ring goes.
+    """
+    cdef Team *team = call.team
+    cdef int before = team.writer
+    cdef uint64_t banks = team.layout.banks
+    team.writer = writer
+    call.shares = before == 1 - writer and call.sections > 1 and call.sections % banks == 0
+    if call.shares:
+        use_segments(team, <int> min(<uint64_t> call.plan.segments, call.sections // banks))
 
 
 cdef inline void choose_store_class(Call *call) noexcept nogil:
@@ -82,11 +102,11 @@ cdef inline void choose_store_class(Call *call) noexcept nogil:
 
 cdef void open_section(Call *call, Section *section, uint64_t number) noexcept nogil:
     cdef Team *team = call.team
-    cdef uint64_t ring = team.layout.banks * team.segments.in_use
+    cdef uint64_t ring = round_of(call)
     cdef uint64_t regions = 2 if call.swaps else 1
-    # Where regions are changed, and such calls follow each other, this rank has read last what it
-    # writes: nothing has to leave another core's cache.
-    cdef uint64_t places = 1 if call.swaps else places_in_turn(
+    # Where regions are changed or shared, and such calls follow each other, this rank has read
+    # last what it writes: nothing has to leave another core's cache.
+    cdef uint64_t places = 1 if call.swaps or call.shares else places_in_turn(
         &team.layout, call.extent, team.layout.segment_size, ring, call.nbytes)
     section.number = number
     section.tick = call.tick + number * SECTION_STEPS
@@ -101,7 +121,7 @@ cdef void open_section(Call *call, Section *section, uint64_t number) noexcept n
     section.slot = team.segments
     # Where in the regions: for the sake of caches only.
     section.place = place_in_turn(section.slot.pass_, places, call.extent)
-    section.is_swapped = section.slot.pass_ % regions == 1
+    section.is_swapped = section.slot.pass_ % regions == 1 or (call.shares and team.writer == 1)
     # The class itself counts: others may have used less of the memory, another algorithm other
     # places.
     section.is_fresh = call.sections_before + number < (

@@ -25,8 +25,8 @@ from smcoll.barrier cimport (
 from smcoll.base.atomics cimport store_release
 from smcoll.base.kernels cimport copy_bytes, reduce_operands
 from smcoll.coll.pipeline cimport (
-    SOME_STORE, STEP_RESULT, complete, deliver, expect_next, heard, offer, plan_call, post, put,
-    reduce_from, reduce_into, region, stores_of, writable,
+    OTHER_STORES, ROOT_STORES, SOME_STORE, STEP_RESULT, complete, deliver, expect_next, heard,
+    offer, plan_call, post, put, reduce_from, reduce_into, region, stores_of, writable,
 )
 from smcoll.segment cimport Line, rooted_line, segment_line
 from smcoll.sync.domains cimport Neighbours, n_ary_tree, one_stage_tree, two_stage_tree
@@ -109,7 +109,7 @@ cdef int bcast_two_stage(Call *call) noexcept nogil:
 cdef int broadcast(Call *call) noexcept nogil:
     if call.in_lines:
         return broadcast_inline(call)
-    plan_call(call, 1, call.plan.section_bytes, SOME_STORE)
+    plan_call(call, 1, call.plan.section_bytes, ROOT_STORES)
     call.phase[0] = offer_at_root if call.team.rank == call.root else pass_down
     return complete(call)
 
@@ -193,7 +193,7 @@ cdef int reduce_n_ary(Call *call) noexcept nogil:
 cdef int reduce_to_root(Call *call) noexcept nogil:
     if call.in_lines:
         return reduce_inline(call)
-    plan_call(call, 1, call.plan.section_bytes, SOME_STORE)
+    plan_call(call, 1, call.plan.section_bytes, OTHER_STORES)
     call.phase[0] = reduce_at_root if call.team.rank == call.root else reduce_up
     return complete(call)
 

@@ -126,6 +126,7 @@ cdef struct Team:
     uint64_t rooted            # rooted inline slots used so far: flags of rooted lines
     BankCursor segments
     BankCursor inline_slots
+    int writer                 # of two ranks, who stored where only one did last; -1: nobody yet
     uint64_t proven[2][MAX_BANKS]   # [kind][bank]: last pass that all ranks let us write in
     # The current call.
     uint64_t signature, nbytes

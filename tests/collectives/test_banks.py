@@ -5,6 +5,7 @@ One rank runs ahead as far as it may; another stops where reuse one step too ear
 
 from __future__ import annotations
 
+import random
 import time
 
 import chosen
@@ -60,6 +61,38 @@ def test_a_bank_that_is_left_half_used_is_written_again(comm_world, banks, secti
             total = np.empty(count)
             comm.Allreduce(np.full(count, float(comm.rank + turn)), total)
             assert (total == 3 * (turn + 1)).all()
+
+
+@pytest.mark.one_node
+@pytest.mark.staged("in whose region a vector lies")
+@pytest.mark.mpi(2)
+@pytest.mark.parametrize("banks", [1, 2, 3])
+def test_two_ranks_that_write_by_turns_overwrite_nothing_unread(comm_world, banks):
+    """Who writes after the other one does so in the other's places, in a ring as long as the
+    vector; between such calls all segments are in use. Ranks are late by turns.
+    """
+    shared, own = random.Random(banks), random.Random(comm_world.Get_rank())
+    config = chosen.config(segment_size=SECTION, segments=4, banks=banks, timeout=20, learn="off")
+    with smcoll.Comm(comm_world, config) as comm:
+        rank = comm.rank
+        for turn in range(1500):
+            count = shared.choice((1, 2, 3, 5, 8, 30)) * SECTION // 8 - shared.randrange(2)
+            root = shared.choice((turn % 2, 0))
+            operand = np.full(count, float(turn + rank))
+            kind = shared.choice(("bcast", "bcast", "reduce", "reduce", "allreduce"))
+            if own.random() < 0.05:
+                time.sleep(2e-4)
+            if kind == "bcast":
+                comm.Bcast(operand, root)
+                assert (operand == turn + root).all(), turn
+                continue
+            total = np.zeros(count)
+            if kind == "reduce":
+                comm.Reduce(operand, total, root=root)
+            else:
+                comm.Allreduce(operand, total)
+            if kind == "allreduce" or rank == root:
+                assert (total == 2 * turn + 1).all(), turn
 
 
 LONG_SLOT = 8192   # bytes: reading them takes long enough for a writer that does not wait

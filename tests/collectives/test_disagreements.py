@@ -58,6 +58,29 @@ def test_two_roots_of_a_short_bcast_show_where_ranks_meet_next(comm_world, monke
                 assert text.format(root=usual) in one, (odd, root, told)
 
 
+@pytest.mark.one_node
+@pytest.mark.mpi(2)
+@pytest.mark.parametrize("meeting", [*MEETINGS, "Bcast"])
+def test_two_roots_show_though_only_one_of_them_shares_regions(comm_world, meeting):
+    """Rank 0 goes on with its own regions, rank 1 takes its turn in rank 0's and in fewer segments:
+    in the next call they may look at different ones."""
+    long = np.ones(20000)
+    with smcoll.Comm(comm_world, smcoll.Config(timeout=20)) as comm:
+        comm.Bcast(long, 0)
+        comm.Barrier()
+        with pytest.raises(smcoll.MismatchError) as raised:
+            comm.Bcast(long, comm.rank)
+            for _ in range(3):
+                if meeting == "Bcast":
+                    comm.Bcast(long, 0)
+                    comm.Bcast(long, 1)
+                else:
+                    MEETINGS[meeting](comm)
+    told = str(raised.value)
+    assert "collective number 3" in told, told
+    assert all(f"rank {r} called Bcast(root={r}, 160000 B)" in told for r in range(2)), told
+
+
 @pytest.mark.mpi(4)
 def test_ranks_of_two_nodes_that_meet_later_see_an_earlier_disagreement(comm_world, monkeypatch):
     """The Bcast's messages are between ranks 0 and 3, the Alltoall's between ranks 1 and 3."""

@@ -102,6 +102,7 @@ MUTANTS = (
     ("pipeline", "WINDOW_TOO_WIDE", "PERIOD=1"),
     ("pipeline", "NO_READ_HANDSHAKE", "PERIOD=1"),
     ("pipeline", "ONE_RANK_CHANGES_REGIONS", "PERIOD=1"),
+    ("pipeline", "ONE_RANK_SHARES_REGIONS", "PERIOD=2"),
     ("streams", "RELAXED_FLAG", "WEAK"),
     ("streams", "POST_BEFORE_COPY", ""),
     ("streams", "NO_CREDIT", ""),

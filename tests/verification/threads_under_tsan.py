@@ -94,6 +94,9 @@ def run(folder: Path, calls: int, seeds: range,
     if problems[-1:] == [COMPLETE]:
         return [], re.findall(r"SUMMARY: ThreadSanitizer: (.*)", text)
     races = re.findall(r"SUMMARY: ThreadSanitizer: (data race .*)", text)
+    if not problems:
+        problems = [f"crashed: {short(one)}"
+                    for one in re.findall(r"SUMMARY: ThreadSanitizer: (SEGV .*)", text)]
     if not problems and not (one_report and races):
         raise RuntimeError(f"the threads ended with {result.returncode}:\n{result.stderr[-2000:]}"
                            f"{text[-2000:]}")
@@ -169,7 +172,7 @@ def main() -> int:
                 continue
             problems, reports = check_planted(folder, name, options.calls)
             failed |= not reports and not problems
-            data = problems[0].partition("}, ")[2] if problems else "no wrong result"
+            data = problems[0].rpartition("}, ")[2] if problems else "no wrong result"
             print(f"| {name} | {len(reports)} | {short(reports[0]) if reports else ''} | {data} |",
                   flush=True)
     return 1 if failed else 0

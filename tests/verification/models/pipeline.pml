@@ -20,12 +20,13 @@
  * another value has lost a message, reads a stale one, or was let through by another call. The
  * driver of the code meets AGAIN by waiting for that very flag and asking again: here it blocks.
  *
- * Two ranks that both store (ALL_READ, TILED, ONE_SEGMENT) change regions in each pass (REGION).
+ * Two ranks that both store (ALL_READ, TILED, ONE_SEGMENT) change regions in each pass (REGION). Two
+ * of which the root stores (FAN_OUT) share rank 0's, if the last such root was the other one.
  *
  * Mutants: RELAXED_FLAG (with WEAK), POST_BEFORE_COPY, NO_BANK_BARRIER, BANK_ONE_ROUND_EARLY,
  * EPOCH_TOO_HIGH, EPOCH_TOO_LOW, RELEASE_BEFORE_READING, RELEASE_AT_FIRST_SLOT (SEGMENTS > 1),
  * WINDOW_TOO_WIDE, NO_READ_HANDSHAKE, WAIT_ONE_TOO_LOW, BANK_LEFT_UNRELEASED (SEGMENTS > 1),
- * ONE_RANK_CHANGES_REGIONS.
+ * ONE_RANK_CHANGES_REGIONS, ONE_RANK_SHARES_REGIONS (PERIOD > 1).
  */
 
 #ifndef BANKS
@@ -73,6 +74,7 @@
 #define FAN_OUT(root) (5 + (root))
 #define KINDS (5 + RANKS)
 #define ROOT (kind - 5)
+#define NOBODY RANKS
 
 /* pipeline.pxd: SECTION_STEPS, STEP_READ; the steps of the algorithms. */
 #define SECTION_STEPS 4
@@ -109,9 +111,14 @@ byte share[PERIOD];                    /* of a bank's slots, in use in this call
 #define IS_SWAPPED (RANKS == 2 && PASS % 2 == 1 && \
                     (kind == ALL_READ || kind == TILED || kind == ONE_SEGMENT))
 #ifdef ONE_RANK_CHANGES_REGIONS
-#define REGION(rank) (IS_SWAPPED && self == 0 -> RANKS - 1 - (rank) : (rank))
+#define CHANGED(rank) (IS_SWAPPED && self == 0 -> RANKS - 1 - (rank) : (rank))
 #else
-#define REGION(rank) (IS_SWAPPED -> RANKS - 1 - (rank) : (rank))
+#define CHANGED(rank) (IS_SWAPPED -> RANKS - 1 - (rank) : (rank))
+#endif
+#ifdef ONE_RANK_SHARES_REGIONS
+#define REGION(rank) (shares && self == 0 -> 0 : CHANGED(rank))
+#else
+#define REGION(rank) (shares -> 0 : CHANGED(rank))
 #endif
 
 #ifdef BANK_ONE_ROUND_EARLY
@@ -368,6 +375,13 @@ inline plan_call() {
     d_step {
         kind = script[done % PERIOD];
         sections = SECTIONS;
+        shares = 0;                                     /* share_regions */
+        if
+        :: RANKS == 2 && kind >= FAN_OUT(0) ->
+            shares = (writer == 1 - ROOT);
+            writer = ROOT
+        :: else
+        fi;
         if
         :: kind == TILED -> phases = 3
         :: kind == ALL_READ || kind == FAN_IN_FAN_OUT || kind == ONE_SEGMENT -> phases = 2
@@ -408,6 +422,8 @@ proctype rank(byte self) {
     byte tick = START, pass = START, bank, slot, in_use, done;
     byte kind, phases, stride, sections, turn, phase, section, position, i, v;
     byte proven[BANKS];
+    byte writer = NOBODY;
+    bit shares;
     d_step {
         do
         :: i < BANKS -> proven[i] = NUMBER(START - 1); i++
