@@ -39,7 +39,7 @@ cdef struct Section:
     size_t nbytes
     size_t elements
     size_t place               # where it begins in every rank's region
-    bint is_swapped            # each of the two ranks has the other's range as its region
+    bint is_swapped            # who stores does so in the other one's range (of two ranks)
     bint is_fresh              # its class of calls has not used all places yet
     int stores                 # kind with which this rank writes here, or UNKNOWN_STORES
     bint sampled               # whether what that costs is measured:

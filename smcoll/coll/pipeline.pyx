@@ -68,7 +68,8 @@ cdef void plan_call(Call *call, int phases, size_t section_bytes, int use) noexc
 
 cdef void share_regions(Call *call, int writer) noexcept nogil:
     """Of two ranks only this one stores. If it was the other one before, it is to store where that
-    one has: in rank 0's regions, in a ring that the vector fills once.
+    one has: in rank 0's regions, in a ring that the vector fills once (or more often, if it is
+    longer than all segments).
 
     So each stores where it has read before, as in ``plan_call``. In a longer ring, or one that the
     vector doesn't fill, each rank would come back to its own places; who stores again and again may
