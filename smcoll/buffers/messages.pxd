@@ -19,6 +19,7 @@ cdef class Messages:
     cdef Transfer *receive(self, int peer, char *address, size_t room, const Runs *runs)
     cdef void keep(self, char *address, size_t nbytes, char *place, size_t room) noexcept
     cdef Transfer *receive_any_length(self, int peer)
+    cdef size_t result_bytes(self) noexcept
     cdef send_bytes(self, int peer, bytes packet)
 
 

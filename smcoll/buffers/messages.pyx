@@ -36,6 +36,14 @@ cdef class Messages:
         start_convertor(&message.convertor, <char *> address, runs, nbytes)
         return message
 
+    cdef size_t result_bytes(self) noexcept:
+        """For how many bytes this rank has room."""
+        cdef size_t nbytes = self.own_place.nbytes if self.keeps_own else 0
+        cdef int i
+        for i in range(self.receives):
+            nbytes += self.incoming[i].room
+        return nbytes
+
     cdef send_bytes(self, int peer, bytes packet):
         self.send(peer, PyBytes_AS_STRING(packet), PyBytes_GET_SIZE(packet), NULL)
 

@@ -4,6 +4,9 @@ Virtual machines change it within seconds, unbound ranks by moving. Then kinds o
 are compared anew (``stores``, ``routes``). The cost of reading would not tell: what was stored
 around the caches comes from memory, just as fast to near cores as to far ones.
 
+Each collective and size has its own: a call that moves much drives the line out of its owner's
+cache, and from there it takes another time. A program whose calls differ would see cores move.
+
 =========================  ==========================  ==========================================
 word                       stored by                   loaded by
 =========================  ==========================  ==========================================
@@ -22,9 +25,9 @@ cdef enum:
     LOOKS_IF_SHORTER = 2       # or less than that part, since some clocks count in steps of 10 ns
 
 
-cdef bint look_at_distance(Team *team) noexcept nogil:
+cdef bint look_at_distance(Team *team, Distance *distance) noexcept nogil:
     """Time a line. Whether it was unlike those before: then look again soon."""
-    return note_line(&team.distance, time_of_line(team))
+    return note_line(distance, time_of_line(team))
 
 
 cdef int64_t time_of_line(Team *team) noexcept nogil:

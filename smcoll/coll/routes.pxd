@@ -1,9 +1,14 @@
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from smcoll.sync.team cimport Distance
 
 cdef enum:
     STAGED_ROUTE = 0           # through the chunks of the streams, or the data regions
     IN_PLACE_ROUTE = 1         # used by other ranks where the message, or array, lies
     ROUTES = 2
+    # The same two of a long result.
+    THROUGH_CACHES = 0
+    AROUND_CACHES = 1
     BURST_CALLS = 8
     TURN_CALLS = 2 * BURST_CALLS    # in which one rank may begin a trial at once
     ROUTE_CLASSES = 16         # sizes, by powers of two from SMALLEST_ROUTED on
@@ -17,12 +22,14 @@ cdef enum:
 cdef struct RouteChoice:
     int taken                  # the faster one
     int tried                  # that of this burst
-    uint32_t calls             # of this burst so far
-    uint32_t bursts
-    uint32_t next_trial        # number of the burst that tries the other one
+    uint64_t ends              # calls that have ended
+    uint64_t next_trial        # number of the burst that tries the other one; burst 0 is the first
+    uint32_t calls             # of this burst so far, that count
     uint32_t verdicts          # how many trials there were
     uint32_t wins              # in a row that the other one has won
-    uint32_t moves             # Distance.moves when they were last measured anew
+    Distance distance
+    uint32_t alarms            # changes of the distance that have left the route in use
+    uint32_t moves             # its moves when they were last measured anew
     double ns[ROUTES]          # from one call's end to the next one's; 0: not known
     int64_t ended              # the last call; 0: there was none
     double sample[BURST_CALLS]  # of this burst, in ascending order
@@ -35,6 +42,10 @@ cdef struct Detour:
 
 
 cdef void end_messages(Detour *detour, bint staged) noexcept nogil
+# For each size, beginning with this route; to be freed.
+cdef RouteChoice *new_choices(int first) except NULL
+# (The one in use, why); ``names``: of both.
+cdef tuple describe_choice(const RouteChoice *choice, tuple names)
 # Which begins with this route.
 cdef void begin_choice(RouteChoice *choice, int route) noexcept nogil
 cdef void add_call(RouteChoice *choice, int64_t now, uint32_t moves, bint in_turn) noexcept nogil

@@ -17,11 +17,19 @@ average the same for all ranks, and has both in it. What the program computes in
 differences smaller, so that the route stays as it is.
 
 The other ranks' routes are in it, too: where one of two sends staged and the other through the
-kernel, one does nearly all the copying. So a rank whose route takes longer now than the other one
-did has that measured again at once; ranks in turn, since two that change places gain nothing.
+kernel, one does nearly all the copying, and it takes longer than either route on both. So ranks try
+at the same time: bursts are counted by calls, which all ranks have had as many of, and the numbers
+of those that try are multiples of powers of two. But a rank whose route takes longer now than the
+other one did has that measured again at once; ranks in turn, since two that change places gain
+nothing.
 
 In collectives on arrays in shared heaps in which all ranks exchange where these lie (``direct``),
 rank 0 chooses for all, in the same way: so its calls are measured, and it tells the others.
+
+Whether the root of a Gather writes a long result around the caches is found in the same way, by the
+time between the calls in which it is the root. Around them it saves what the caches would have to
+give up for it; but the program reads it from memory then. Which counts for more depends on who else
+uses these caches: other ranks that are roots, too, and other processes.
 
 Allgather between two ranks has a third way, through the data regions, which is a little faster than
 staged messages are. It has to be agreed on. Nothing is sent for that: after each call both ranks
@@ -30,13 +38,20 @@ of 32 calls, both go through the data regions for 250 calls, and then send messa
 begin: a program that makes few such calls measures nothing.
 """
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport malloc
 
 cdef enum:
-    FIRST_BETWEEN = 4          # bursts between the first trials,
+    FIRST_TRIAL = 2            # number of a burst: behind the one that does not count, and one more
+    # Trials begin with bursts whose number is a multiple of these: the first ones, ...
+    FIRST_BETWEEN = 4
     FIRST_VERDICTS = 2
-    AT_LEAST_BETWEEN = 32      # and between later ones
-    AT_MOST_BETWEEN = 1000
+    AT_LEAST_BETWEEN = 32      # ... later ones, or of this times a power of two,
+    AT_MOST_BETWEEN = 1024
+    # ... and where the distance has changed: ranks see that one by one. Times a power of two where
+    # such changes have left the route in use.
+    BETWEEN_MOVES = 8
+    MOST_DOUBLED = 3
     # Neighbours disturb a virtual machine for as long as a trial, and what is taken is kept for
     # long: so it has to win twice, with a burst of the one in use in between.
     WINS = 2
@@ -65,11 +80,33 @@ cdef void end_messages(Detour *detour, bint staged) noexcept nogil:
         detour.left = DETOUR_CALLS
 
 
+cdef RouteChoice *new_choices(int first) except NULL:
+    cdef RouteChoice *choices = <RouteChoice *> malloc(ROUTE_CLASSES * sizeof(RouteChoice))
+    cdef int i
+    if choices == NULL:
+        raise MemoryError()
+    for i in range(ROUTE_CLASSES):
+        begin_choice(&choices[i], first)
+    return choices
+
+
+cdef tuple describe_choice(const RouteChoice *choice, tuple names):
+    if choice.ns[0] == 0 or choice.ns[1] == 0:
+        return names[choice.taken], "not both are measured yet"
+    return names[choice.taken], "us from call to call: " + ", ".join(
+        f"{names[route]} {choice.ns[route] / 1000:.1f}" for route in range(ROUTES))
+
+
 cdef void begin_choice(RouteChoice *choice, int route) noexcept nogil:
     choice.taken = route
+    choice.distance.moves = choice.distance.looks = choice.distance.unlike = 0
+    choice.distance.line_ns = choice.distance.least = 0
     choice.ended = 0
     choice.moves = 0
+    choice.ends = 0
     forget(choice)
+    choice.alarms = choice.verdicts = 0
+    choice.next_trial = FIRST_TRIAL
 
 
 cdef void add_call(RouteChoice *choice, int64_t now, uint32_t moves, bint in_turn) noexcept nogil:
@@ -78,15 +115,18 @@ cdef void add_call(RouteChoice *choice, int64_t now, uint32_t moves, bint in_tur
     cdef int at = <int> choice.calls
     cdef int64_t before = choice.ended, ns = now - before
     choice.ended = now
-    if before == 0:
-        return
-    while at > 0 and choice.sample[at - 1] > ns:
-        choice.sample[at] = choice.sample[at - 1]
-        at -= 1
-    choice.sample[at] = ns
-    choice.calls += 1
-    if choice.calls == BURST_CALLS:
-        end_burst(choice, in_turn)
+    choice.ends += 1
+    if before > 0:
+        while at > 0 and choice.sample[at - 1] > ns:
+            choice.sample[at] = choice.sample[at - 1]
+            at -= 1
+        choice.sample[at] = ns
+        choice.calls += 1
+    if choice.ends % BURST_CALLS == 0:
+        # Incomplete is the first one, and one in which the distance changed.
+        if choice.calls == BURST_CALLS:
+            end_burst(choice, in_turn)
+        choice.calls = 0
     if choice.moves != moves:
         forget(choice)
         choice.moves = moves
@@ -95,42 +135,55 @@ cdef void add_call(RouteChoice *choice, int64_t now, uint32_t moves, bint in_tur
 cdef void forget(RouteChoice *choice) noexcept nogil:
     """The cores are farther from each other, or nearer: both routes are measured anew."""
     choice.tried = choice.taken
-    choice.calls = choice.bursts = choice.next_trial = choice.verdicts = choice.wins = 0
+    choice.calls = choice.wins = 0
     choice.ns[0] = choice.ns[1] = 0
+    choice.verdicts = FIRST_VERDICTS
+    choice.next_trial = next_multiple(
+        choice.ends // BURST_CALLS + 1,
+        BETWEEN_MOVES << min(choice.alarms, <uint32_t> MOST_DOUBLED))
+    choice.alarms += 1
+
+
+cdef inline uint64_t next_multiple(uint64_t burst, uint64_t between) noexcept nogil:
+    """The number of the first burst behind this one that is a multiple of ``between``."""
+    return (burst // between + 1) * between
 
 
 cdef bint is_overtaken(const RouteChoice *choice) noexcept nogil:
     """Whether calls took clearly less time by the other route, when that was measured last."""
-    return choice.ns[1 - choice.taken] < FASTER * choice.ns[choice.taken]
+    return 0 < choice.ns[1 - choice.taken] < FASTER * choice.ns[choice.taken]
 
 
 cdef void end_burst(RouteChoice *choice, bint in_turn) noexcept nogil:
-    cdef double median = choice.sample[(BURST_CALLS - 1) // 2], excess
-    cdef bint was_trial = choice.tried != choice.taken
-    choice.calls = 0
-    choice.bursts += 1
-    if choice.bursts == 1:
-        return
-    if choice.ns[choice.tried] > 0 and not was_trial:
-        median = (choice.ns[choice.tried] + median) / 2
-    choice.ns[choice.tried] = median
-    if choice.ns[1 - choice.tried] == 0:
-        choice.tried = 1 - choice.tried
-        return
-    if was_trial:
-        choice.wins = choice.wins + 1 if is_overtaken(choice) else 0
-        if choice.wins == WINS:
-            choice.taken = choice.tried
-            choice.wins = 0
-        excess = max(0.0, choice.ns[1 - choice.taken] / choice.ns[choice.taken] - 1)
-        choice.verdicts += 1
-        choice.next_trial = choice.bursts + FIRST_BETWEEN
-        if choice.verdicts > FIRST_VERDICTS:
-            choice.next_trial = choice.bursts + AT_LEAST_BETWEEN + <int> min(
-                100 * excess, <double> AT_MOST_BETWEEN)
-        if choice.wins > 0:
-            choice.next_trial = choice.bursts + BEFORE_NEXT_WIN
+    cdef double median = choice.sample[(BURST_CALLS - 1) // 2]
+    cdef uint64_t burst = choice.ends // BURST_CALLS       # the next one's number
+    if choice.tried != choice.taken:
+        choice.ns[choice.tried] = median
+        end_trial(choice, burst)
+    elif choice.ns[choice.taken] > 0:
+        choice.ns[choice.taken] = (choice.ns[choice.taken] + median) / 2
+    else:
+        choice.ns[choice.taken] = median
     choice.tried = choice.taken
-    if choice.bursts >= choice.next_trial or (
-            in_turn and choice.wins == 0 and is_overtaken(choice)):
+    if burst >= choice.next_trial or (in_turn and choice.wins == 0 and is_overtaken(choice)):
         choice.tried = 1 - choice.taken
+
+
+cdef void end_trial(RouteChoice *choice, uint64_t burst) noexcept nogil:
+    """Which route is taken from ``burst`` on, and when the other one is tried again."""
+    cdef uint64_t between = FIRST_BETWEEN
+    cdef double excess
+    choice.wins = choice.wins + 1 if is_overtaken(choice) else 0
+    if choice.wins == WINS:
+        choice.taken = choice.tried
+        choice.wins = choice.alarms = 0
+    choice.verdicts += 1
+    if choice.wins > 0:
+        choice.next_trial = burst + BEFORE_NEXT_WIN
+        return
+    if choice.verdicts > FIRST_VERDICTS:
+        between = AT_LEAST_BETWEEN
+        excess = choice.ns[1 - choice.taken] / choice.ns[choice.taken] - 1
+        while between < AT_MOST_BETWEEN and between < AT_LEAST_BETWEEN + 100 * excess:
+            between *= 2
+    choice.next_trial = next_multiple(burst, between)

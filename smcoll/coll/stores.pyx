@@ -250,12 +250,12 @@ cdef inline uint64_t look_after(const StoreClass *chosen, uint64_t round) noexce
 
 cdef void look(Team *team, StoreClass *chosen, uint64_t round) noexcept nogil:
     """Plan a survey where the distance of the cores has changed."""
-    cdef bint again = look_at_distance(team)
-    cdef bint is_first = not chosen.is_doubtful and chosen.moves != team.distance.moves
+    cdef bint again = look_at_distance(team, &chosen.distance)
+    cdef bint is_first = not chosen.is_doubtful and chosen.moves != chosen.distance.moves
     chosen.next_look = round + 1 if again else look_after(chosen, round)
     if chosen.on_trial == ALL_KINDS or not (is_first or chosen.is_doubtful):
         return
-    chosen.moves = team.distance.moves
+    chosen.moves = chosen.distance.moves
     chosen.alarms += is_first
     # Some figures of the first one may be from before the change: so there is a second one.
     chosen.is_doubtful = is_first
@@ -361,7 +361,7 @@ cdef int choose_stores(Team *team, StoreClass *chosen, uint64_t number, uint32_t
             chosen.spent[kind] = chosen.highest[kind] = chosen.samples[kind] = 0
         chosen.is_new = False
         if is_survey:
-            chosen.moves = team.distance.moves
+            chosen.moves = chosen.distance.moves
     return stores
 
 
@@ -494,7 +494,7 @@ cdef describe_stores(Team *team, int collective, size_t nbytes):
         f"{NS_A_LINE * readers_cost(team, chosen, kind):.1f}"
         for kind, name in enumerate(STORES_NAMES) if has_stores(kind))
     why = f"ns a line to write + to read: {figures}"
-    if team.distance.line_ns > 0:
+    if chosen.distance.line_ns > 0:
         why += (f"; from the core of rank {(team.rank + 1) % team.size} a line takes "
-                f"{team.distance.line_ns} ns")
+                f"{chosen.distance.line_ns} ns")
     return STORES_NAMES[chosen.stores], why

@@ -114,6 +114,10 @@ def explain_on_node(engine, collective, nbytes):
                                "the streams could not be reserved")
         parameters = {"stores": stores, "stores_because": why,
                       "around_caches_from": engine.around_caches_from(collective)}
+        if collective == "gather":
+            result = engine.result_in_use(nbytes * engine.size)
+            if result is not None:
+                parameters["root_writes"], parameters["root_writes_because"] = result
         if nbytes > engine.stream_inline:
             parameters["chunk_bytes"] = engine.chunk_bytes(collective, nbytes)
         reason = row.reason
@@ -130,6 +134,9 @@ def explain_on_node(engine, collective, nbytes):
                        "is so many bytes (kernel_copy_from)")
             if collective in measured_routes(engine.config, engine.size):
                 reason += " and that is measured to be faster"
+                route = engine.route_in_use(collective, nbytes)
+                if route is not None:
+                    parameters["route"], parameters["route_because"] = route
         return Explanation(collective, nbytes, "shared memory", row.algorithm, parameters,
                            reason)
     if engine.data_refused and not inline and collective != "barrier" and nbytes > 0:

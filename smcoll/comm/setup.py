@@ -198,6 +198,7 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instruc
             cache = nbytes * min(caches, size)
             if not config.internals.streaming_size:
                 engine.write_around_caches(select.streaming_sizes(size, cache))
+                engine.measure_results(select.measured_results_from(size, cache))
             decisions, to_learn = decide(records[0]["table"], core_cache)
             engine.use(decisions)
             # Behind `use`, which is the end of measuring in heaps.

@@ -3,10 +3,15 @@
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport SIZE_MAX, uint64_t
+from libc.stdlib cimport free
 
 from smcoll.barrier cimport agrees_on_bytes
+from smcoll.base.signature cimport COLLECTIVE_GATHER
 from smcoll.buffers.messages cimport Messages
-from smcoll.coll.routes cimport IN_PLACE_ROUTE, TURN_CALLS, RouteChoice
+from smcoll.coll.routes cimport (
+    AROUND_CACHES, IN_PLACE_ROUTE, THROUGH_CACHES, TURN_CALLS, RouteChoice, describe_choice,
+    new_choices, route_class,
+)
 from smcoll.coll.streams cimport NEEDS_MEMORY, Exchange, Transfer, begin_exchange, complete_exchange
 from smcoll.datatype.convertor cimport start_convertor
 from smcoll.engine.call cimport CallProtocol
@@ -15,6 +20,8 @@ from smcoll.engine.reservation cimport Reservation
 from smcoll.sync.team cimport DONE, FAILED_EXCEPTION, FAILED_MISMATCH
 
 from smcoll.errors import Error
+
+RESULTS = ("through the caches", "around the caches")
 
 
 cdef extern from "Python.h":
@@ -31,12 +38,46 @@ cdef class Exchanges:
         self.memory = memory
         self.peers = peers
         self.team = protocol.team
+        self.measured_results_from = SIZE_MAX
+
+    def __dealloc__(self):
+        free(self.results)
+
+    cdef measure_results(self, size_t nbytes):
+        """From so many bytes on the root of a Gather finds out how it writes its result."""
+        self.results = new_choices(THROUGH_CACHES)
+        self.measured_results_from = nbytes
+
+    cdef RouteChoice *choice_of_result(self, int collective, size_t nbytes) noexcept:
+        """What knows how to write a result of so many bytes, as long as that is measured."""
+        if (collective != COLLECTIVE_GATHER or nbytes < self.measured_results_from
+                or nbytes >= self.team.streaming_from[collective]):
+            return NULL
+        return &self.results[route_class(nbytes)]
+
+    cdef void see_other_root(self, Messages messages) noexcept:
+        """Another rank is the root of a Gather. Where roots take turns, the results of all ranks
+        compete for the caches: so that is what this rank's next one begins with."""
+        cdef RouteChoice *choice
+        cdef int i
+        for i in range(messages.sends):
+            choice = self.choice_of_result(COLLECTIVE_GATHER,
+                                           messages.outgoing[i].nbytes * self.team.size)
+            if choice != NULL and choice.ends <= 1:
+                choice.taken = choice.tried = AROUND_CACHES
+
+    cdef object result_in_use(self, size_t nbytes):
+        """(how the root of a Gather writes so many bytes, why); None: it is not measured."""
+        cdef RouteChoice *choice = self.choice_of_result(COLLECTIVE_GATHER, nbytes)
+        return None if choice == NULL else describe_choice(choice, RESULTS)
 
     cdef int measured(self, Messages messages, int collective, bint may_be_read,
                       int *truncated) noexcept:
         """``run``, and where the faster way is looked for, what this one took."""
         cdef RouteChoice *choice = NULL
+        cdef size_t result = messages.result_bytes()
         cdef bint in_heap = True
+        cdef bint streaming = result >= self.team.streaming_from[collective]
         cdef int status
         if may_be_read:
             choice = self.peers.choice_in_heap(collective, messages.outgoing, messages.sends)
@@ -46,7 +87,13 @@ cdef class Exchanges:
             else:
                 may_be_read = self.peers.may_be_read(collective, messages.outgoing,
                                                      messages.sends, &choice)
-        status = self.run(messages, collective, may_be_read, in_heap, truncated)
+        if collective == COLLECTIVE_GATHER and messages.receives == 0:
+            self.see_other_root(messages)
+        elif choice == NULL:
+            choice = self.choice_of_result(collective, result)
+            if choice != NULL:
+                streaming = choice.tried == AROUND_CACHES
+        status = self.run(messages, collective, may_be_read, in_heap, streaming, truncated)
         if choice != NULL:
             # All ranks count calls alike, so they are in turn at different ones.
             self.peers.note_call(choice, self.team.call // TURN_CALLS % <uint64_t> self.team.size
@@ -68,16 +115,15 @@ cdef class Exchanges:
         return DONE
 
     cdef int run(self, Messages messages, int collective, bint may_be_read, bint in_heap,
-                 int *truncated) noexcept:
+                 bint streaming, int *truncated) noexcept:
         """DONE or a FAILED code; ``truncated``: how many messages were longer than their room.
 
         ``collective``: 0 for a stage of a call over several nodes. ``may_be_read``: what is sent,
         in private memory, through the kernel; ``in_heap``: in a shared heap, where it lies.
+        ``streaming``: what comes is written around the caches.
         """
         cdef Exchange exchange
         cdef int status, i
-        cdef size_t result = 0
-        cdef bint streaming
         exchange.team = self.team
         exchange.streams = self.memory.streams
         exchange.outgoing = messages.outgoing
@@ -89,11 +135,7 @@ cdef class Exchanges:
         if messages.keeps_own:
             exchange.own = &messages.own
             exchange.own_place = &messages.own_place
-            result = messages.own_place.nbytes
-        for i in range(messages.receives):
-            result += messages.incoming[i].room
         exchange.direct_from = self.team.direct_from[collective] if in_heap else SIZE_MAX
-        streaming = result >= self.team.streaming_from[collective]
         for i in range(messages.receives):
             messages.incoming[i].convertor.streaming = streaming
         messages.own_place.streaming = streaming

@@ -271,6 +271,11 @@ cdef class NodeEngine(Engine):
         self.team.streaming_from[COLLECTIVE_OBJECT_BCAST] = (
             self.team.streaming_from[COLLECTIVE_BCAST])
 
+    def measure_results(self, size_t nbytes):
+        """From so many bytes on the root of a Gather finds out whether its result is written around
+        the caches."""
+        self.exchanges.measure_results(nbytes)
+
     def use_core_cache(self, size_t nbytes):
         """How much a rank's own cache holds: the same on all ranks, between two calls. 0: none has
         a core to itself."""
@@ -325,7 +330,7 @@ cdef class NodeEngine(Engine):
         self.go_on()
         self.protocol.enter(True)
         self.protocol.publish(signature, 0, 0)
-        status = self.exchanges.run(messages, 0, False, True, &truncated)
+        status = self.exchanges.run(messages, 0, False, True, False, &truncated)
         self.protocol.leave(status)
         return truncated
 
@@ -379,6 +384,15 @@ cdef class NodeEngine(Engine):
     def kernel_copy_sizes(self):
         """From how many bytes on they may be read through the kernel, by collective."""
         return self.peers.kernel_copy_sizes
+
+    def route_in_use(self, collective, size_t nbytes):
+        """(route, why) of blocks of ``nbytes`` in private memory; None where it isn't measured."""
+        return self.peers.describe_route(<int> COLLECTIVE_NUMBERS[collective],
+                                         nbytes * (self.team.size - 1))
+
+    def result_in_use(self, size_t nbytes):
+        """(how the root of a Gather writes a result of so many bytes, why); None: by its size."""
+        return self.exchanges.result_in_use(nbytes)
 
     def chunk_bytes(self, collective, size_t nbytes):
         """Bytes of a chunk, in a stream, of a collective's message of ``nbytes`` bytes."""

@@ -28,6 +28,7 @@ cdef class PeerMemory:
     cdef void keep(self, const void *buffer) noexcept nogil
     cdef bint may_be_read(self, int collective, const Transfer *outgoing, int sends,
                           RouteChoice **choice) noexcept
+    cdef tuple describe_route(self, int collective, size_t handed_out)
     cdef RouteChoice *choice_in_heap(self, int collective, const Transfer *outgoing,
                                      int sends) noexcept
     cdef RouteChoice *choose_for_all(self, int collective, Call *call) noexcept nogil

@@ -9,7 +9,8 @@ from smcoll.coll.distance cimport look_at_distance
 from smcoll.coll.peer_buffers cimport own_offset
 from smcoll.coll.pipeline cimport Call, has_own_kernels
 from smcoll.coll.routes cimport (
-    IN_PLACE_ROUTE, ROUTE_CLASSES, STAGED_ROUTE, RouteChoice, add_call, begin_choice, route_class,
+    IN_PLACE_ROUTE, STAGED_ROUTE, RouteChoice, add_call, describe_choice, new_choices,
+    route_class,
 )
 from smcoll.coll.streams cimport Transfer
 from smcoll.engine.member cimport Member
@@ -19,6 +20,8 @@ from smcoll.sync.team cimport Team
 
 from smcoll.algorithms import ALGORITHMS
 from smcoll.algos import COLLECTIVE_NUMBERS
+
+ROUTE_NAMES = ("staged", "in its sender's memory")
 
 
 @cython.final
@@ -125,6 +128,13 @@ cdef class PeerMemory:
             choice[0] = &self.routes[collective][route_class(total)]
         return choice[0] == NULL or choice[0].tried == IN_PLACE_ROUTE
 
+    cdef tuple describe_route(self, int collective, size_t handed_out):
+        """(route of so many bytes handed out in private memory, why); None: it is not measured."""
+        if (self.routes[collective] == NULL
+                or handed_out < self.member.team.kernel_copy_from[collective]):
+            return None
+        return describe_choice(&self.routes[collective][route_class(handed_out)], ROUTE_NAMES)
+
     cdef RouteChoice *choice_in_heap(self, int collective, const Transfer *outgoing,
                                      int sends) noexcept:
         """What knows whether the receiver should read this message in this rank's heap, as long as
@@ -156,18 +166,7 @@ cdef class PeerMemory:
     cdef void note_call(self, RouteChoice *choice, bint in_turn) noexcept nogil:
         """A call by a measured route has ended; ``in_turn``: see ``add_call``."""
         cdef Team *team = &self.member.team
-        add_call(choice, monotonic_ns(), team.distance.moves, in_turn)
+        add_call(choice, monotonic_ns(), choice.distance.moves, in_turn)
         if choice.calls == 0:
             # What is read where it lies has no stores that would look.
-            look_at_distance(team)
-
-
-cdef RouteChoice *new_choices(int first) except NULL:
-    """For each size, beginning with this route."""
-    cdef RouteChoice *choices = <RouteChoice *> malloc(ROUTE_CLASSES * sizeof(RouteChoice))
-    cdef int i
-    if choices == NULL:
-        raise MemoryError()
-    for i in range(ROUTE_CLASSES):
-        begin_choice(&choices[i], first)
-    return choices
+            look_at_distance(team, &choice.distance)

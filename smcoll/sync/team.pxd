@@ -44,6 +44,15 @@ cdef enum:
     AWAKE = 0
     ASLEEP = 1                 # on that very word, until any other rank begins a call
 
+# How far the next rank's core is, as calls of one kind and size see it (coll/distance.pyx).
+cdef struct Distance:
+    uint32_t moves             # how often that has changed
+    uint32_t looks             # the first ones only
+    int64_t line_ns            # what a line takes from there
+    int unlike                 # in how many looks in a row it took longer; negative: less time,
+    int64_t least              # and the least of these
+
+
 # What one rank knows of one (collective, size class). Costs are in ns for 64 KiB; 0: not known.
 cdef struct StoreClass:
     uint64_t *shared           # where this rank publishes what reading cost it
@@ -64,7 +73,8 @@ cdef struct StoreClass:
     uint32_t overlapped        # pieces of a call, of which one is written while another is read
     bint rests                 # this call tries an algorithm: no sample of it counts here
     bint was_late              # this rank stored nothing in the rounds of its survey
-    uint32_t moves             # Distance.moves when it began, or when another was planned
+    Distance distance
+    uint32_t moves             # its moves when that survey began, or when another was planned
     bint is_doubtful           # it was for such a change: there is to be a second one
     int alarms                 # surveys for a change that left the kind in use
     uint64_t next_look         # the round that looks for a change
@@ -80,15 +90,6 @@ cdef struct StoreClass:
     uint32_t last_read[STORES_KINDS]   # number of the last such read among all reads
     uint32_t all_reads
     size_t unread[STORES_KINDS]        # bytes since the last sample
-
-
-# How far the next rank's core is (coll/distance.pyx).
-cdef struct Distance:
-    uint32_t moves             # how often that has changed
-    uint32_t looks             # the first ones only
-    int64_t line_ns            # what a line takes from there
-    int unlike                 # in how many looks in a row it took longer; negative: less time,
-    int64_t least              # and the least of these
 
 
 # The choices of one rank in one communicator.
@@ -116,7 +117,6 @@ cdef struct Team:
     size_t direct_from[COLLECTIVES]       # ... a message is read in its sender's heap
     const OtherProcess *processes  # every rank's; NULL: they can't read each other's memory
     StoreChoices stores        # how it writes what others read (stores.pyx)
-    Distance distance
     uint64_t direct_bytes      # of this call, moved to or from other ranks' arrays without staging
     # Counters: functions of the sequence of calls only, hence the same on every rank.
     uint64_t number            # calls of the user's so far, this one included

@@ -275,6 +275,15 @@ def streaming_sizes(ranks: int, cache: int) -> dict[str, int]:
             for collective, copies in arrays.items()}
 
 
+def measured_results_from(ranks: int, cache: int) -> int:
+    """Bytes of a Gather's result from which on its root measures whether to write it around caches.
+
+    That is where the arrays of all ranks are half as large as the last-level caches (``cache``; 0
+    if unknown), if all are roots by turns: below, it never paid (docs/notebook.md).
+    """
+    return max(1 << 20, (cache or 32 << 20) // (2 * (ranks + 1)))
+
+
 def decide(config, ranks: int, oversubscribed: bool,
            domains: int = 1, table: dict | None = None,
            heaps: bool = False, core_cache: int = 0) -> dict[str, list[Decision]]:

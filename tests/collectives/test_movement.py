@@ -118,6 +118,33 @@ def test_messages_of_many_long_chunks(cache):
 
 
 @pytest.mark.one_node
+@pytest.mark.mpi(2, 4)
+@pytest.mark.parametrize("turns", [False, True], ids=["one root", "roots by turns"])
+def test_the_root_of_long_gathers_finds_out_how_to_write_its_result(comm_world, turns):
+    with smcoll.Comm(comm_world, smcoll.Config(heap=False)) as comm:
+        rank, size = comm.rank, comm.size
+        always = comm.explain("gather", 8).parameters["around_caches_from"]
+        count = always // size // 8 - 8          # the longest result that is measured
+        received = np.empty((size, count))
+        for call in range(24 * size if turns else 24):
+            root = call % size if turns else 0
+            sent = np.full(count, 100.0 * call + rank)
+            comm.Gather(sent, received if rank == root else None, root)
+            if rank == root:
+                assert (received == 100.0 * call + np.arange(size)[:, None]).all()
+            if call == size + 1:
+                first = comm.explain("gather", 8 * count).parameters["root_writes"]
+        # What others than the one root would begin with counts, too.
+        assert first == ("around the caches" if turns or rank > 0 else "through the caches")
+        why = comm.explain("gather", 8 * count).parameters["root_writes_because"]
+        assert ("us from call to call" in why) == (turns or rank == 0), why
+        # Others follow from their size.
+        assert "root_writes" not in comm.explain("gather", 64 << 10).parameters
+        assert "root_writes" not in comm.explain("gather", always // size + 8).parameters
+        assert "root_writes" not in comm.explain("scatter", 8 * count).parameters
+
+
+@pytest.mark.one_node
 @pytest.mark.mpi(2, 8)
 def test_chunks_are_about_equal_and_shorter_where_the_receiver_can_begin_early(comm):
     longest = comm.engine.chunk_bytes("alltoall", 1 << 30)

@@ -70,7 +70,7 @@ cdef class Pair:
     @property
     def moves(self):
         """How often the writer has noticed another distance."""
-        return self.writer.distance.moves
+        return self.written.distance.moves
 
     def section(self, to_write, to_read, int64_t line=0):
         """The kind that is used for one section.
@@ -81,12 +81,12 @@ cdef class Pair:
         cdef int kind
         cdef Distance known
         if self.sections % self.ring == 0:
-            note_line(&self.writer.distance, line)
+            note_line(&self.written.distance, line)
         # What it measures itself, on one core, does not count.
-        known = self.writer.distance
+        known = self.written.distance
         kind = next_stores(&self.writer, self.written, self.sections, self.ring, is_fresh,
                            &sampled)
-        self.writer.distance = known
+        self.written.distance = known
         self.sections += 1
         name = STORES_NAMES[kind]
         if sampled:
@@ -125,25 +125,30 @@ def has_choice(size_t nbytes, int ranks):
     return found
 
 
-def routes_taken(ns, int calls, int moves_at=1 << 30):
+def routes_taken(ns, int calls, moves_at=()):
     """The routes of so many calls that take ``ns(route, number)`` each.
 
-    ``moves_at``: with this call the distance of the cores is another.
+    ``moves_at``: with these calls the distance of the cores is another.
     """
     cdef RouteChoice choice
     cdef int64_t now = 1
-    cdef int number
+    cdef int number, moves = 0
     begin_choice(&choice, STAGED_ROUTE)
     routes = []
+    moves_at = set(moves_at)
     for number in range(calls):
+        moves += number in moves_at
         routes.append(choice.tried)
         now += <int64_t> ns(choice.tried, number)
-        add_call(&choice, now, number >= moves_at, True)
+        add_call(&choice, now, moves, True)
     return routes
 
 
-def routes_of_two_ranks(ns, int calls):
-    """Pairs of routes, in calls that take both ranks ``ns(route, other's route, number)``."""
+def routes_of_two_ranks(ns, int calls, moves_at=(1 << 30, 1 << 30)):
+    """Pairs of routes, in calls that take both ranks ``ns(route, other's route, number)``.
+
+    ``moves_at``: the call in which each rank notices another distance of the cores.
+    """
     cdef RouteChoice[2] choices
     cdef int64_t now = 1
     cdef int number, rank
@@ -155,5 +160,6 @@ def routes_of_two_ranks(ns, int calls):
         routes.append(tried)
         now += <int64_t> ns(*tried, number)
         for rank in range(2):
-            add_call(&choices[rank], now, 0, number // TURN_CALLS % 2 == rank)
+            add_call(&choices[rank], now, number >= moves_at[rank],
+                     number // TURN_CALLS % 2 == rank)
     return routes

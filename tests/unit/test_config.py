@@ -288,6 +288,14 @@ def test_only_what_outgrows_the_last_level_cache_is_written_around_it(ranks):
     assert select.streaming_sizes(ranks, cache=0) == sizes    # unknown: taken to be 32 MiB
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+@pytest.mark.parametrize("cache", [0, 8 << 20, 32 << 20, 256 << 20])
+def test_a_root_measures_results_below_those_that_always_go_around_the_caches(ranks, cache):
+    least = select.measured_results_from(ranks, cache)
+    always = select.streaming_sizes(ranks, cache)["gather"]
+    assert 1 << 20 <= least < always or always <= 4 << 20
+
+
 @pytest.mark.parametrize("ranks", [3, 8, 16])
 def test_an_alltoall_of_more_ranks_is_read_through_the_kernel_where_it_outgrows_the_caches(ranks):
     for cache in (32 << 20, 256 << 20):

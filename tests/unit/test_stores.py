@@ -485,8 +485,8 @@ def test_routes_are_measured_anew_where_the_distance_has_changed(choices):
     def ns(route, number):
         return (200, 300)[route ^ (number >= 4100)]
 
-    # Without such a change the next trial would begin with call 4744.
-    taken = choices.routes_taken(ns, 5000, moves_at=4100)
+    # Without such a change the next trial would begin with call 5120.
+    taken = choices.routes_taken(ns, 5000, moves_at=[4100])
     assert taken[2000:4100].count(0) > 0.9 * 2100
     assert taken[4140:4740].count(1) > 0.9 * 600
 
@@ -495,6 +495,30 @@ def test_routes_follow_when_what_is_fast_changes(choices):
     taken = choices.routes_taken(lambda route, number: (200, 300)[route ^ (number > 4000)], 12000)
     assert taken[2000:4000].count(0) > 0.9 * 2000
     assert taken[8000:].count(1) > 0.9 * 4000
+
+
+def test_changes_of_the_distance_that_leave_the_route_cost_little(choices):
+    moves = range(1000, 20_000, 150)
+
+    def share(moves_at):
+        taken = choices.routes_taken(lambda route, _: (200, 300)[route], 20_000, moves_at)
+        return taken[1000:].count(1) / 19_000
+
+    assert share(()) < 0.01
+    assert share(moves) < 0.04
+
+
+@pytest.mark.parametrize("lag", [0, 1, 13, 40])
+def test_ranks_that_see_a_change_one_by_one_try_together_nevertheless(choices, lag):
+    """What is slow if only one of two ranks does it may be the fastest if both do."""
+    def ns(route, other, number):
+        if route != other:
+            return 250
+        return (120 if number >= 2000 else 400, 150)[route]
+
+    taken = choices.routes_of_two_ranks(ns, 6000, (2001, 2001 + lag))
+    assert taken[1000:2000].count((1, 1)) > 0.9 * 1000
+    assert taken[3000:].count((0, 0)) > 0.9 * 3000
 
 
 def test_ranks_leave_a_route_that_has_become_slow_one_after_the_other(choices):
