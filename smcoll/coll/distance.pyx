@@ -5,7 +5,8 @@ are compared anew (``stores``, ``routes``). The cost of reading would not tell: 
 around the caches comes from memory, just as fast to near cores as to far ones.
 
 Each collective and size has its own: a call that moves much drives the line out of its owner's
-cache, and from there it takes another time. A program whose calls differ would see cores move.
+cache, and from where it is then it takes another time. A program whose calls differ would see cores
+move.
 
 =========================  ==========================  ==========================================
 word                       stored by                   loaded by

@@ -6,7 +6,7 @@ cdef enum:
     STAGED_ROUTE = 0           # through the chunks of the streams, or the data regions
     IN_PLACE_ROUTE = 1         # used by other ranks where the message, or array, lies
     ROUTES = 2
-    # The same two of a long result.
+    # How a long result is written.
     THROUGH_CACHES = 0
     AROUND_CACHES = 1
     BURST_CALLS = 8
@@ -24,12 +24,12 @@ cdef struct RouteChoice:
     int tried                  # that of this burst
     uint64_t ends              # calls that have ended
     uint64_t next_trial        # number of the burst that tries the other one; burst 0 is the first
+    uint32_t phase             # by how many bursts trials are earlier than those of phase 0
     uint32_t calls             # of this burst so far, that count
     uint32_t verdicts          # how many trials there were
     uint32_t wins              # in a row that the other one has won
     Distance distance
-    uint32_t alarms            # changes of the distance that have left the route in use
-    uint32_t moves             # its moves when they were last measured anew
+    uint32_t alarms            # how often that has changed since the route did
     double ns[ROUTES]          # from one call's end to the next one's; 0: not known
     int64_t ended              # the last call; 0: there was none
     double sample[BURST_CALLS]  # of this burst, in ascending order
@@ -42,11 +42,14 @@ cdef struct Detour:
 
 
 cdef void end_messages(Detour *detour, bint staged) noexcept nogil
-# For each size, beginning with this route; to be freed.
-cdef RouteChoice *new_choices(int first) except NULL
+# For each size, beginning with this route; to be freed. ``number``: another one for each collective
+# and purpose.
+cdef RouteChoice *new_choices(int first, int number) except NULL
 # (The one in use, why); ``names``: of both.
 cdef tuple describe_choice(const RouteChoice *choice, tuple names)
 # Which begins with this route.
-cdef void begin_choice(RouteChoice *choice, int route) noexcept nogil
-cdef void add_call(RouteChoice *choice, int64_t now, uint32_t moves, bint in_turn) noexcept nogil
+cdef void begin_choice(RouteChoice *choice, int route, uint32_t phase) noexcept nogil
+cdef void add_call(RouteChoice *choice, int64_t now, bint in_turn) noexcept nogil
+# Where the distance has changed.
+cdef void forget(RouteChoice *choice) noexcept nogil
 cdef int route_class(size_t nbytes) noexcept nogil

@@ -18,10 +18,12 @@ differences smaller, so that the route stays as it is.
 
 The other ranks' routes are in it, too: where one of two sends staged and the other through the
 kernel, one does nearly all the copying, and it takes longer than either route on both. So ranks try
-at the same time: bursts are counted by calls, which all ranks have had as many of, and the numbers
-of those that try are multiples of powers of two. But a rank whose route takes longer now than the
-other one did has that measured again at once; ranks in turn, since two that change places gain
-nothing.
+at the same time: bursts are counted from the first call on, and the numbers of those that try are
+multiples of a power of two, from 4 to 1024. (Ranks that hand out messages of other sizes count
+other calls, and try apart.) A program may have calls of several kinds in one loop, and each would
+see the others' trials in its own time: so each collective and size has another phase. But a rank
+whose route takes longer now than the other one did has that measured again at once; ranks in turn,
+since two that change places gain nothing.
 
 In collectives on arrays in shared heaps in which all ranks exchange where these lie (``direct``),
 rank 0 chooses for all, in the same way: so its calls are measured, and it tells the others.
@@ -52,6 +54,10 @@ cdef enum:
     # such changes have left the route in use.
     BETWEEN_MOVES = 8
     MOST_DOUBLED = 3
+    # Bursts by which the phases of neighbouring sizes and collectives differ: odd, so that they
+    # differ by each power of two.
+    BETWEEN_SIZES = 11
+    BETWEEN_COLLECTIVES = 5
     # Neighbours disturb a virtual machine for as long as a trial, and what is taken is kept for
     # long: so it has to win twice, with a burst of the one in use in between.
     WINS = 2
@@ -80,13 +86,17 @@ cdef void end_messages(Detour *detour, bint staged) noexcept nogil:
         detour.left = DETOUR_CALLS
 
 
-cdef RouteChoice *new_choices(int first) except NULL:
+cdef inline uint32_t phase_of(int number, int size_class) noexcept nogil:
+    return BETWEEN_COLLECTIVES * number + BETWEEN_SIZES * size_class
+
+
+cdef RouteChoice *new_choices(int first, int number) except NULL:
     cdef RouteChoice *choices = <RouteChoice *> malloc(ROUTE_CLASSES * sizeof(RouteChoice))
     cdef int i
     if choices == NULL:
         raise MemoryError()
     for i in range(ROUTE_CLASSES):
-        begin_choice(&choices[i], first)
+        begin_choice(&choices[i], first, phase_of(number, i))
     return choices
 
 
@@ -97,21 +107,23 @@ cdef tuple describe_choice(const RouteChoice *choice, tuple names):
         f"{names[route]} {choice.ns[route] / 1000:.1f}" for route in range(ROUTES))
 
 
-cdef void begin_choice(RouteChoice *choice, int route) noexcept nogil:
-    choice.taken = route
+cdef void begin_choice(RouteChoice *choice, int route, uint32_t phase) noexcept nogil:
+    choice.taken = choice.tried = route
+    choice.phase = phase
+    choice.ended = 0
+    choice.ends = 0
+    choice.calls = choice.verdicts = choice.wins = choice.alarms = 0
+    choice.ns[0] = choice.ns[1] = 0
+    choice.next_trial = FIRST_TRIAL + phase % 2
     choice.distance.moves = choice.distance.looks = choice.distance.unlike = 0
     choice.distance.line_ns = choice.distance.least = 0
-    choice.ended = 0
-    choice.moves = 0
-    choice.ends = 0
-    forget(choice)
-    choice.alarms = choice.verdicts = 0
-    choice.next_trial = FIRST_TRIAL
 
 
-cdef void add_call(RouteChoice *choice, int64_t now, uint32_t moves, bint in_turn) noexcept nogil:
-    """A call by the route ``tried`` has ended ``now``, in ns. ``moves``: how often the distance has
-    changed. ``in_turn``: this rank may measure the other route out of the ordinary."""
+cdef void add_call(RouteChoice *choice, int64_t now, bint in_turn) noexcept nogil:
+    """A call by the route ``tried`` has ended ``now``, in ns.
+
+    ``in_turn``: this rank may measure the other route out of the ordinary.
+    """
     cdef int at = <int> choice.calls
     cdef int64_t before = choice.ended, ns = now - before
     choice.ended = now
@@ -127,9 +139,6 @@ cdef void add_call(RouteChoice *choice, int64_t now, uint32_t moves, bint in_tur
         if choice.calls == BURST_CALLS:
             end_burst(choice, in_turn)
         choice.calls = 0
-    if choice.moves != moves:
-        forget(choice)
-        choice.moves = moves
 
 
 cdef void forget(RouteChoice *choice) noexcept nogil:
@@ -138,15 +147,16 @@ cdef void forget(RouteChoice *choice) noexcept nogil:
     choice.calls = choice.wins = 0
     choice.ns[0] = choice.ns[1] = 0
     choice.verdicts = FIRST_VERDICTS
-    choice.next_trial = next_multiple(
-        choice.ends // BURST_CALLS + 1,
+    choice.next_trial = burst_behind(
+        choice, choice.ends // BURST_CALLS + 1,
         BETWEEN_MOVES << min(choice.alarms, <uint32_t> MOST_DOUBLED))
     choice.alarms += 1
 
 
-cdef inline uint64_t next_multiple(uint64_t burst, uint64_t between) noexcept nogil:
-    """The number of the first burst behind this one that is a multiple of ``between``."""
-    return (burst // between + 1) * between
+cdef inline uint64_t burst_behind(const RouteChoice *choice, uint64_t burst,
+                                  uint64_t between) noexcept nogil:
+    """The number of the first one behind this that, but for the phase, is such a multiple."""
+    return ((burst + choice.phase) // between + 1) * between - choice.phase
 
 
 cdef bint is_overtaken(const RouteChoice *choice) noexcept nogil:
@@ -186,4 +196,4 @@ cdef void end_trial(RouteChoice *choice, uint64_t burst) noexcept nogil:
         excess = choice.ns[1 - choice.taken] / choice.ns[choice.taken] - 1
         while between < AT_MOST_BETWEEN and between < AT_LEAST_BETWEEN + 100 * excess:
             between *= 2
-    choice.next_trial = next_multiple(burst, between)
+    choice.next_trial = burst_behind(choice, burst, between)

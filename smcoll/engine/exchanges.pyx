@@ -2,14 +2,14 @@
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport SIZE_MAX, uint64_t
+from libc.stdint cimport SIZE_MAX
 from libc.stdlib cimport free
 
 from smcoll.barrier cimport agrees_on_bytes
-from smcoll.base.signature cimport COLLECTIVE_GATHER
+from smcoll.base.signature cimport COLLECTIVE_GATHER, COLLECTIVES
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.routes cimport (
-    AROUND_CACHES, IN_PLACE_ROUTE, THROUGH_CACHES, TURN_CALLS, RouteChoice, describe_choice,
+    AROUND_CACHES, IN_PLACE_ROUTE, THROUGH_CACHES, RouteChoice, describe_choice,
     new_choices, route_class,
 )
 from smcoll.coll.streams cimport NEEDS_MEMORY, Exchange, Transfer, begin_exchange, complete_exchange
@@ -45,7 +45,7 @@ cdef class Exchanges:
 
     cdef measure_results(self, size_t nbytes):
         """From so many bytes on the root of a Gather finds out how it writes its result."""
-        self.results = new_choices(THROUGH_CACHES)
+        self.results = new_choices(THROUGH_CACHES, 2 * COLLECTIVES)
         self.measured_results_from = nbytes
 
     cdef RouteChoice *choice_of_result(self, int collective, size_t nbytes) noexcept:
@@ -57,7 +57,8 @@ cdef class Exchanges:
 
     cdef void see_other_root(self, Messages messages) noexcept:
         """Another rank is the root of a Gather. Where roots take turns, the results of all ranks
-        compete for the caches: so that is what this rank's next one begins with."""
+        compete for the caches: so this rank's first one is written around them. Its length is taken
+        to be that of equal blocks, which tells nothing of a Gatherv's."""
         cdef RouteChoice *choice
         cdef int i
         for i in range(messages.sends):
@@ -95,9 +96,7 @@ cdef class Exchanges:
                 streaming = choice.tried == AROUND_CACHES
         status = self.run(messages, collective, may_be_read, in_heap, streaming, truncated)
         if choice != NULL:
-            # All ranks count calls alike, so they are in turn at different ones.
-            self.peers.note_call(choice, self.team.call // TURN_CALLS % <uint64_t> self.team.size
-                                 == <uint64_t> self.team.rank)
+            self.peers.note_call(choice, False)
         if status == DONE and messages.agreed > 0:
             status = self.compared(messages)
         return status

@@ -330,7 +330,9 @@ cdef class NodeEngine(Engine):
         self.go_on()
         self.protocol.enter(True)
         self.protocol.publish(signature, 0, 0)
-        status = self.exchanges.run(messages, 0, False, True, False, &truncated)
+        status = self.exchanges.run(
+            messages, 0, False, True,
+            messages.result_bytes() >= self.team.streaming_from[0], &truncated)
         self.protocol.leave(status)
         return truncated
 

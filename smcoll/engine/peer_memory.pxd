@@ -32,4 +32,4 @@ cdef class PeerMemory:
     cdef RouteChoice *choice_in_heap(self, int collective, const Transfer *outgoing,
                                      int sends) noexcept
     cdef RouteChoice *choose_for_all(self, int collective, Call *call) noexcept nogil
-    cdef void note_call(self, RouteChoice *choice, bint in_turn) noexcept nogil
+    cdef void note_call(self, RouteChoice *choice, bint alone) noexcept nogil

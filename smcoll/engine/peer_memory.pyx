@@ -1,6 +1,7 @@
 """Other ranks' own memory: their shared heaps, and what is read through the kernel."""
 
 cimport cython
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from smcoll.base.atomics cimport monotonic_ns
@@ -9,8 +10,8 @@ from smcoll.coll.distance cimport look_at_distance
 from smcoll.coll.peer_buffers cimport own_offset
 from smcoll.coll.pipeline cimport Call, has_own_kernels
 from smcoll.coll.routes cimport (
-    IN_PLACE_ROUTE, STAGED_ROUTE, RouteChoice, add_call, describe_choice, new_choices,
-    route_class,
+    IN_PLACE_ROUTE, STAGED_ROUTE, TURN_CALLS, RouteChoice, add_call, describe_choice, forget,
+    new_choices, route_class,
 )
 from smcoll.coll.streams cimport Transfer
 from smcoll.engine.member cimport Member
@@ -72,9 +73,11 @@ cdef class PeerMemory:
         for collective in measured:
             number = COLLECTIVE_NUMBERS[collective]
             if collective in sizes:
-                self.heap_routes[number] = new_choices(IN_PLACE_ROUTE)
+                self.heap_routes[number] = new_choices(
+                    IN_PLACE_ROUTE, number + COLLECTIVES)
             elif team.rank == 0:
-                self.heap_routes[number] = new_choices(IN_PLACE_ROUTE)
+                self.heap_routes[number] = new_choices(
+                    IN_PLACE_ROUTE, number + COLLECTIVES)
                 self.shared_heap[number] = ALGORITHMS[collective].index("shared_heap")
                 self.chooses_for_all = True
 
@@ -91,7 +94,7 @@ cdef class PeerMemory:
         ``measured`` where it turns out to be faster.
         """
         cdef Team *team = &self.member.team
-        cdef int rank
+        cdef int rank, number
         self.processes = <OtherProcess *> malloc(team.size * sizeof(OtherProcess))
         if self.processes == NULL:
             raise MemoryError()
@@ -102,7 +105,8 @@ cdef class PeerMemory:
             team.kernel_copy_from[<int> COLLECTIVE_NUMBERS[collective]] = nbytes
         self.kernel_copy_sizes = sizes
         for collective in measured:
-            self.routes[<int> COLLECTIVE_NUMBERS[collective]] = new_choices(STAGED_ROUTE)
+            number = COLLECTIVE_NUMBERS[collective]
+            self.routes[number] = new_choices(STAGED_ROUTE, number)
 
     cdef void keep(self, const void *buffer) noexcept nogil:
         """This rank leaves a call in which others may still use ``buffer`` where it lies."""
@@ -163,10 +167,15 @@ cdef class PeerMemory:
         call.staged_by_all = choice.tried == STAGED_ROUTE
         return choice
 
-    cdef void note_call(self, RouteChoice *choice, bint in_turn) noexcept nogil:
-        """A call by a measured route has ended; ``in_turn``: see ``add_call``."""
+    cdef void note_call(self, RouteChoice *choice, bint alone) noexcept nogil:
+        """A call by a measured route has ended. ``alone``: no other rank measures it."""
         cdef Team *team = &self.member.team
-        add_call(choice, monotonic_ns(), choice.distance.moves, in_turn)
+        cdef uint32_t moves = choice.distance.moves
+        # Ranks count such calls alike, so they are in turn at different ones.
+        cdef bint in_turn = alone or (
+            choice.ends // TURN_CALLS % <uint64_t> team.size == <uint64_t> team.rank)
+        add_call(choice, monotonic_ns(), in_turn)
         if choice.calls == 0:
-            # What is read where it lies has no stores that would look.
             look_at_distance(team, &choice.distance)
+            if choice.distance.moves != moves:
+                forget(choice)

@@ -7,7 +7,9 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
 
 from smcoll.coll.distance cimport note_line
-from smcoll.coll.routes cimport STAGED_ROUTE, TURN_CALLS, RouteChoice, add_call, begin_choice
+from smcoll.coll.routes cimport (
+    STAGED_ROUTE, TURN_CALLS, RouteChoice, add_call, begin_choice, forget, new_choices,
+)
 from smcoll.segment cimport compute_layout
 from smcoll.coll.stores cimport (
     add_read_sample, add_store_sample, free_stores, init_stores, next_stores, start_reading,
@@ -132,19 +134,19 @@ def routes_taken(ns, int calls, moves_at=()):
     """
     cdef RouteChoice choice
     cdef int64_t now = 1
-    cdef int number, moves = 0
-    begin_choice(&choice, STAGED_ROUTE)
+    cdef int number
+    begin_choice(&choice, STAGED_ROUTE, 0)
     routes = []
-    moves_at = set(moves_at)
     for number in range(calls):
-        moves += number in moves_at
+        if number in moves_at:
+            forget(&choice)
         routes.append(choice.tried)
         now += <int64_t> ns(choice.tried, number)
-        add_call(&choice, now, moves, True)
+        add_call(&choice, now, True)
     return routes
 
 
-def routes_of_two_ranks(ns, int calls, moves_at=(1 << 30, 1 << 30)):
+def routes_of_two_ranks(ns, int calls, moves_at=(-1, -1)):
     """Pairs of routes, in calls that take both ranks ``ns(route, other's route, number)``.
 
     ``moves_at``: the call in which each rank notices another distance of the cores.
@@ -152,14 +154,35 @@ def routes_of_two_ranks(ns, int calls, moves_at=(1 << 30, 1 << 30)):
     cdef RouteChoice[2] choices
     cdef int64_t now = 1
     cdef int number, rank
-    begin_choice(&choices[0], STAGED_ROUTE)
-    begin_choice(&choices[1], STAGED_ROUTE)
+    begin_choice(&choices[0], STAGED_ROUTE, 0)
+    begin_choice(&choices[1], STAGED_ROUTE, 0)
     routes = []
     for number in range(calls):
+        for rank in range(2):
+            if number == moves_at[rank]:
+                forget(&choices[rank])
         tried = choices[0].tried, choices[1].tried
         routes.append(tried)
         now += <int64_t> ns(*tried, number)
         for rank in range(2):
-            add_call(&choices[rank], now, number >= moves_at[rank],
-                     number // TURN_CALLS % 2 == rank)
+            add_call(&choices[rank], now, number // TURN_CALLS % 2 == rank)
+    return routes
+
+
+def routes_in_one_loop(kinds, ns, int calls):
+    """Routes of two calls that follow each other in a loop, of these kinds (number of collective,
+    class of size); each call takes ``ns[kind's place][route]``."""
+    cdef RouteChoice *choices[2]
+    cdef int64_t now = 1
+    cdef int number, i
+    routes = []
+    for i in range(2):
+        choices[i] = new_choices(STAGED_ROUTE, kinds[i][0])
+    for number in range(calls):
+        routes.append((choices[0][<int> kinds[0][1]].tried, choices[1][<int> kinds[1][1]].tried))
+        for i in range(2):
+            now += <int64_t> ns[i][routes[number][i]]
+            add_call(&choices[i][<int> kinds[i][1]], now, True)
+    for i in range(2):
+        free(choices[i])
     return routes

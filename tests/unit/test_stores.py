@@ -483,12 +483,14 @@ def test_a_disturbance_as_long_as_a_trial_does_not_decide_the_route(choices):
 
 def test_routes_are_measured_anew_where_the_distance_has_changed(choices):
     def ns(route, number):
-        return (200, 300)[route ^ (number >= 4100)]
+        return (200, 300)[route ^ (number >= 4300)]
 
-    # Without such a change the next trial would begin with call 5120.
-    taken = choices.routes_taken(ns, 5000, moves_at=[4100])
-    assert taken[2000:4100].count(0) > 0.9 * 2100
-    assert taken[4140:4740].count(1) > 0.9 * 600
+    # Without such a change the next trial begins with call 5120.
+    for moves_at, followed in (([4300], 560), ([], 0)):
+        taken = choices.routes_taken(ns, 5000, moves_at)
+        assert taken[2000:4300].count(0) > 0.9 * 2300
+        assert taken[4340:4940].count(1) >= followed
+        assert followed or taken[4340:4940].count(0) == 600
 
 
 def test_routes_follow_when_what_is_fast_changes(choices):
@@ -525,10 +527,18 @@ def test_ranks_leave_a_route_that_has_become_slow_one_after_the_other(choices):
     def ns(route, other, number):
         if route != other:
             return 200
-        return (145, 100 if number < 3000 else 300)[route]
+        return (145, 100 if number < 3100 else 300)[route]
 
+    # The next trial of both begins with call 4096.
     taken = choices.routes_of_two_ranks(ns, 4000)
-    assert taken[2000:3000].count((1, 1)) > 0.9 * 1000
-    # Where the next trial is waited for, it is 117.
-    assert taken[3060:].count((1, 1)) < 0.1 * 940
-    assert taken[3600:].count((0, 0)) > 0.9 * 400
+    assert taken[2000:3100].count((1, 1)) > 0.9 * 1100
+    assert taken[3200:].count((1, 1)) < 0.1 * 800
+    assert taken[3700:].count((0, 0)) > 0.9 * 300
+
+
+@pytest.mark.parametrize("kinds", [((4, 2), (5, 2)), ((6, 1), (6, 3)), ((6, 1), (6, 2))],
+                         ids=["two collectives", "two sizes", "neighbours"])
+def test_calls_of_one_loop_do_not_measure_each_other_s_trials(choices, kinds):
+    """What one gains by its other route is much; what the other one loses is little."""
+    taken = choices.routes_in_one_loop(kinds, ((400, 100), (100, 150)), 6000)
+    assert taken[3000:].count((1, 0)) > 0.9 * 3000
