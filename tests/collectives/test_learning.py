@@ -16,6 +16,7 @@ from restless import Program, Restless, be_restless, compute
 
 import smcoll
 from smcoll.engine import learning
+from smcoll.topology import sysfs
 from smcoll.tuning import exploration, select
 from smcoll.tuning.variants import for_communicator, order_of
 
@@ -161,6 +162,8 @@ def test_two_ranks_measure_behind_a_change_of_regions(comm_world, monkeypatch):
             return super().next()
 
     monkeypatch.setattr(learning, "Exploration", Counting)
+    # Which sections are tried follows from it.
+    monkeypatch.setattr(sysfs, "core_cache", lambda: 1 << 20)
     data = np.ones(65536 // 8)
     config = smcoll.Config(learn="on", table="off")
     with smcoll.Comm(comm_world, config) as comm:
