@@ -175,7 +175,8 @@ cdef class PeerMemory:
         cdef bint in_turn = alone or (
             choice.ends // TURN_CALLS % <uint64_t> team.size == <uint64_t> team.rank)
         add_call(choice, monotonic_ns(), in_turn)
-        if choice.calls == 0:
+        # Where ranks share cores, the line comes from who was last on this one.
+        if choice.calls == 0 and not team.oversubscribed:
             look_at_distance(team, &choice.distance)
             if choice.distance.moves != moves:
                 forget(choice)
