@@ -6,13 +6,16 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from smcoll.algorithms import ALGORITHMS
 from smcoll.base.internals import Internals, internals_of
 
 PAGE = os.sysconf("SC_PAGESIZE")
+SEGMENT_SIZE = 128 << 10
+# Where ranks share cores, a longer section is a turn of the run queue less (docs/performance.md).
+SEGMENT_SIZE_ON_SHARED_CORES = 256 << 10
 MAX_SEGMENTS = 64
 RADIX_LIMIT = 255
 
@@ -104,7 +107,7 @@ def _signal_name(value) -> str:
 
 def _segment_size(value) -> int:
     """Round up to whole pages: data regions are page-aligned."""
-    number = _bytes_between(1, 16 << 20)(value)
+    number = _bytes_between(0, 16 << 20)(value)
     return -(-number // PAGE) * PAGE
 
 
@@ -165,8 +168,9 @@ class Config:
     """
 
     segment_size: int = _setting(
-        "128K", _segment_size, "bytes",
-        "a rank's data region in one segment; rounded up to whole pages, 1 page to 16 MiB")
+        0, _segment_size, "bytes",
+        "a rank's data region in one segment; rounded up to whole pages, 1 page to 16 MiB; "
+        "0: 128K, and 256K where ranks outnumber CPUs")
     segments: int = _setting(8, _integer(1, MAX_SEGMENTS), "", "segments in a bank")
     fan_in: int = _setting(
         0, _integer(0, RADIX_LIMIT), "children",
@@ -263,6 +267,13 @@ class Config:
                 raise ValueError(f"{source}: {error}") from None
             object.__setattr__(self, entry.name, value)
         object.__setattr__(self, "internals", internals_of(self.internals))
+
+    def settled(self, oversubscribed: bool) -> Config:
+        """With that which ranks that outnumber their CPUs decide, where it is not set."""
+        if self.segment_size:
+            return self
+        return replace(self, segment_size=(
+            SEGMENT_SIZE_ON_SHARED_CORES if oversubscribed else SEGMENT_SIZE))
 
     @property
     def named(self) -> dict[str, str]:

@@ -156,7 +156,8 @@ cdef int compute_layout(Layout *layout, int ranks, int banks, int segments, size
 cdef int configured_layout(Layout *layout, int ranks, config) except -1:
     """The layout of so many ranks' segment with these settings."""
     inner = config.internals
-    return compute_layout(layout, ranks, inner.banks, config.segments, config.segment_size,
+    return compute_layout(layout, ranks, inner.banks, config.segments,
+                          config.settled(oversubscribed=False).segment_size,
                           inner.inline_slots, inner.inline_size, inner.rooted_inline_size,
                           inner.stream_size)
 
@@ -165,7 +166,9 @@ def memory_cost(config, int ranks):
     """Bytes of shared memory for a communicator of ``ranks`` ranks on one node.
 
     Constant per rank and linear in ranks and in data pages, up to 64 ranks (from there on the
-    streams have at least two cells of a page to every rank)::
+    streams have at least two cells of a page to every rank). Where ``config`` leaves the size of
+    segments open, it is that of ranks that do not outnumber their CPUs (``config.settled(True)``
+    has that of others)::
 
         total = page + ranks * (control + streams + banks * segments * segment_size)
 

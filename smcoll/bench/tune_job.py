@@ -63,7 +63,9 @@ class TuneTask:
         """Section sizes worth trying; 0: the collective has none of its own."""
         if collective == "barrier" or collective not in tuned(self.heap):
             return [0]
-        return section_sizes(nbytes, ranks, self.usual_section(collective, nbytes, ranks))
+        config = Config(**self.config).settled(ranks > self.cores)
+        return section_sizes(nbytes, ranks, self.usual_section(collective, nbytes, ranks),
+                             config.segment_size)
 
     def usual_section(self, collective: str, nbytes: int, ranks: int) -> int:
         """The built-in default's, which all others are compared with."""

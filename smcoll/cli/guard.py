@@ -57,7 +57,7 @@ def too_many(ranks: int, hosts: Sequence[Host] = ()) -> str:
     free = min(psutil.virtual_memory().available, node.memory_headroom())
     needed = most * RANK_BYTES
     with contextlib.suppress(ValueError):       # of a setting: told by the ranks
-        needed += memory_cost(config.Config(), most)["total"]
+        needed += memory_cost(config.Config().settled(most > cores), most)["total"]
     if needed > free / 2:
         return (f"{most} ranks need about {size(needed)}, more than half of the "
                 f"{size(free)} of memory that are free")

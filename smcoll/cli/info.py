@@ -137,8 +137,8 @@ def smcoll_version() -> str:
 
 def gather(ranks: int) -> dict:
     """Everything that `smcoll info` shows, for JSON."""
-    settings = configuration.Config()
     crowded = launch.crowded(ranks)
+    settings = configuration.Config().settled(crowded)
     chosen = tables.for_ranks(settings, ranks, crowded)
     rows_of = select.decide(settings, ranks, crowded, table=chosen,
                             core_cache=0 if crowded else sysfs.core_cache())

@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from smcoll.sync.team cimport Distance
+from smcoll.sync.team cimport Distance, Team
 
 cdef enum:
     STAGED_ROUTE = 0           # through the chunks of the streams, or the data regions
@@ -49,6 +49,8 @@ cdef RouteChoice *new_choices(int first, int number) except NULL
 cdef tuple describe_choice(const RouteChoice *choice, tuple names)
 # Which begins with this route.
 cdef void begin_choice(RouteChoice *choice, int route, uint32_t phase) noexcept nogil
+cdef void begin_by(RouteChoice *choice, int route) noexcept nogil
+cdef void note_call(Team *team, RouteChoice *choice, bint alone) noexcept nogil
 cdef void add_call(RouteChoice *choice, int64_t now, bint in_turn) noexcept nogil
 # Where the distance has changed.
 cdef void forget(RouteChoice *choice) noexcept nogil

@@ -43,6 +43,9 @@ begin: a program that makes few such calls measures nothing.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport malloc
 
+from smcoll.base.atomics cimport monotonic_ns
+from smcoll.coll.distance cimport look_at_distance
+
 cdef enum:
     FIRST_TRIAL = 2            # number of a burst: behind the one that does not count, and one more
     # Trials begin with bursts whose number is a multiple of these: the first ones, ...
@@ -117,6 +120,26 @@ cdef void begin_choice(RouteChoice *choice, int route, uint32_t phase) noexcept 
     choice.next_trial = FIRST_TRIAL + phase % 2
     choice.distance.moves = choice.distance.looks = choice.distance.unlike = 0
     choice.distance.line_ns = choice.distance.least = 0
+
+
+cdef void begin_by(RouteChoice *choice, int route) noexcept nogil:
+    """Unless calls were measured already."""
+    if choice.ends <= 1:
+        choice.taken = choice.tried = route
+
+
+cdef void note_call(Team *team, RouteChoice *choice, bint alone) noexcept nogil:
+    """A call by the route ``tried`` has ended. ``alone``: no other rank measures it."""
+    cdef uint32_t moves = choice.distance.moves
+    # Ranks count such calls alike, so they are in turn at different ones.
+    cdef bint in_turn = alone or (
+        choice.ends // TURN_CALLS % <uint64_t> team.size == <uint64_t> team.rank)
+    add_call(choice, monotonic_ns(), in_turn)
+    # Where ranks share cores, the line comes from who was last on this one.
+    if choice.calls == 0 and not team.oversubscribed:
+        look_at_distance(team, &choice.distance)
+        if choice.distance.moves != moves:
+            forget(choice)
 
 
 cdef void add_call(RouteChoice *choice, int64_t now, bint in_turn) noexcept nogil:

@@ -31,7 +31,7 @@ from smcoll.comm.reductions import Reductions
 from smcoll.config import Config
 from smcoll.internode.spanning import SpanningEngine
 from smcoll.memory import heap_arrays
-from smcoll.tuning.select import SHARED_HEAP, decision_for, measured_routes
+from smcoll.tuning.select import SHARED_HEAP, decision_for
 
 
 if "SMCOLL_HEAP" in os.environ and Config().heap:
@@ -132,7 +132,7 @@ def explain_on_node(engine, collective, nbytes):
             parameters["kernel_copy_from"] = engine.kernel_copy_sizes[collective]
             reason += ("; what a rank hands out is read in its memory through the kernel if it "
                        "is so many bytes (kernel_copy_from)")
-            if collective in measured_routes(engine.config, engine.size):
+            if collective in engine.measured_routes:
                 reason += " and that is measured to be faster"
                 route = engine.route_in_use(collective, nbytes)
                 if route is not None:

@@ -142,6 +142,10 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instruc
     rank, size = comm.Get_rank(), comm.Get_size()
     learns = config.learn != "off" and size > 1
     local = max(size, max(fact["job"] for fact in facts))
+    masks = [_cpus_of(int(fact["cpus"], 16)) for fact in facts]
+    quota = min(fact["quota"] for fact in facts)
+    oversubscribed = node.outnumbered(masks, quota, local - size)
+    config = config.settled(oversubscribed)
     budget.set_limit(config.budget, local)
     mapping, problem = _first_that_can_be_had(comm, config, bytes.fromhex(facts[0]["nonce"]))
     if mapping is None:
@@ -153,9 +157,6 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instruc
 
     try:
         heaps = share_heaps(comm, config, local) if config.heap else None
-        masks = [_cpus_of(int(fact["cpus"], 16)) for fact in facts]
-        quota = min(fact["quota"] for fact in facts)
-        oversubscribed = node.outnumbered(masks, quota, local - size)
         progress.start()
         # Rank 0 alone reads a table: others may see other files.
         table = (tables.for_ranks(config, size, oversubscribed, heaps is not None)
@@ -208,7 +209,7 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instruc
             if reads:
                 engine.use_processes(
                     memories, select.kernel_copy_sizes(config, size, core_cache, cache),
-                    select.measured_routes(config, size))
+                    select.measured_routes(config, size, oversubscribed))
             if learns:
                 cpus = max(1, int(min(len(frozenset().union(*masks)), quota)))
                 engine.learn(to_learn, records[0]["known"], kind, cpus, config.learn == "on")

@@ -9,8 +9,8 @@ from smcoll.barrier cimport agrees_on_bytes
 from smcoll.base.signature cimport COLLECTIVE_GATHER, COLLECTIVES
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.routes cimport (
-    AROUND_CACHES, IN_PLACE_ROUTE, THROUGH_CACHES, RouteChoice, describe_choice,
-    new_choices, route_class,
+    AROUND_CACHES, IN_PLACE_ROUTE, THROUGH_CACHES, RouteChoice, begin_by, describe_choice,
+    new_choices, note_call, route_class,
 )
 from smcoll.coll.streams cimport NEEDS_MEMORY, Exchange, Transfer, begin_exchange, complete_exchange
 from smcoll.datatype.convertor cimport start_convertor
@@ -64,8 +64,8 @@ cdef class Exchanges:
         for i in range(messages.sends):
             choice = self.choice_of_result(COLLECTIVE_GATHER,
                                            messages.outgoing[i].nbytes * self.team.size)
-            if choice != NULL and choice.ends <= 1:
-                choice.taken = choice.tried = AROUND_CACHES
+            if choice != NULL:
+                begin_by(choice, AROUND_CACHES)
 
     cdef object result_in_use(self, size_t nbytes):
         """(how the root of a Gather writes so many bytes, why); None: it is not measured."""
@@ -96,7 +96,7 @@ cdef class Exchanges:
                 streaming = choice.tried == AROUND_CACHES
         status = self.run(messages, collective, may_be_read, in_heap, streaming, truncated)
         if choice != NULL:
-            self.peers.note_call(choice, False)
+            note_call(self.team, choice, False)
         if status == DONE and messages.agreed > 0:
             status = self.compared(messages)
         return status

@@ -10,7 +10,7 @@ from smcoll.base.signature cimport (
 )
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.pipeline cimport Call, Plan, fits_lines, has_own_kernels
-from smcoll.coll.routes cimport DETOUR_CALLS, ROUTE_CLASSES, RouteChoice
+from smcoll.coll.routes cimport DETOUR_CALLS, ROUTE_CLASSES, RouteChoice, note_call
 from smcoll.coll.stores cimport describe_stores
 from smcoll.coll.streams cimport chunk_bytes
 from smcoll.engine.call cimport CallProtocol
@@ -126,7 +126,7 @@ cdef class NodeEngine(Engine):
         if entered != 0:
             self.learner.depart(entered)
         if choice != NULL:
-            self.peers.note_call(choice, True)
+            note_call(self.team, choice, True)
         finished(tally, start, self.team.direct_bytes)
         if status != DONE:
             self.peers.keep(call.send)
@@ -386,6 +386,11 @@ cdef class NodeEngine(Engine):
     def kernel_copy_sizes(self):
         """From how many bytes on they may be read through the kernel, by collective."""
         return self.peers.kernel_copy_sizes
+
+    @property
+    def measured_routes(self):
+        """Collectives in which it is measured whether the kernel is faster than staging."""
+        return self.peers.measured_routes
 
     def route_in_use(self, collective, size_t nbytes):
         """(route, why) of blocks of ``nbytes`` in private memory; None where it isn't measured."""

@@ -16,6 +16,7 @@ cdef class PeerMemory:
     cdef HeapView *heap_views
     cdef readonly dict direct_sizes       # from where on messages are read in heaps, by collective
     cdef readonly dict kernel_copy_sizes  # from where on they may do so, by collective
+    cdef readonly set measured_routes     # of these, those in which staging may prove faster
     cdef readonly set measured_in_heaps   # collectives in which staging may turn out to be faster
     # By collective: ROUTE_CLASSES choices where they do so if it is faster; else NULL. Through the
     # kernel; in heaps.
@@ -32,4 +33,3 @@ cdef class PeerMemory:
     cdef RouteChoice *choice_in_heap(self, int collective, const Transfer *outgoing,
                                      int sends) noexcept
     cdef RouteChoice *choose_for_all(self, int collective, Call *call) noexcept nogil
-    cdef void note_call(self, RouteChoice *choice, bint alone) noexcept nogil

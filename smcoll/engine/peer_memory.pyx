@@ -1,17 +1,13 @@
 """Other ranks' own memory: their shared heaps, and what is read through the kernel."""
 
 cimport cython
-from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
-from smcoll.base.atomics cimport monotonic_ns
 from smcoll.base.signature cimport COLLECTIVES
-from smcoll.coll.distance cimport look_at_distance
 from smcoll.coll.peer_buffers cimport own_offset
 from smcoll.coll.pipeline cimport Call, has_own_kernels
 from smcoll.coll.routes cimport (
-    IN_PLACE_ROUTE, STAGED_ROUTE, TURN_CALLS, RouteChoice, add_call, describe_choice, forget,
-    new_choices, route_class,
+    IN_PLACE_ROUTE, STAGED_ROUTE, RouteChoice, describe_choice, new_choices, route_class,
 )
 from smcoll.coll.streams cimport Transfer
 from smcoll.engine.member cimport Member
@@ -35,6 +31,7 @@ cdef class PeerMemory:
         self.direct_sizes = {}
         self.kernel_copy_sizes = {}
         self.measured_in_heaps = set()
+        self.measured_routes = set()
         for collective in range(COLLECTIVES):
             self.shared_heap[collective] = -1
 
@@ -73,11 +70,9 @@ cdef class PeerMemory:
         for collective in measured:
             number = COLLECTIVE_NUMBERS[collective]
             if collective in sizes:
-                self.heap_routes[number] = new_choices(
-                    IN_PLACE_ROUTE, number + COLLECTIVES)
+                self.heap_routes[number] = new_choices(IN_PLACE_ROUTE, number + COLLECTIVES)
             elif team.rank == 0:
-                self.heap_routes[number] = new_choices(
-                    IN_PLACE_ROUTE, number + COLLECTIVES)
+                self.heap_routes[number] = new_choices(IN_PLACE_ROUTE, number + COLLECTIVES)
                 self.shared_heap[number] = ALGORITHMS[collective].index("shared_heap")
                 self.chooses_for_all = True
 
@@ -104,6 +99,7 @@ cdef class PeerMemory:
         for collective, nbytes in sizes.items():
             team.kernel_copy_from[<int> COLLECTIVE_NUMBERS[collective]] = nbytes
         self.kernel_copy_sizes = sizes
+        self.measured_routes = set(measured)
         for collective in measured:
             number = COLLECTIVE_NUMBERS[collective]
             self.routes[number] = new_choices(STAGED_ROUTE, number)
@@ -166,17 +162,3 @@ cdef class PeerMemory:
             return NULL
         call.staged_by_all = choice.tried == STAGED_ROUTE
         return choice
-
-    cdef void note_call(self, RouteChoice *choice, bint alone) noexcept nogil:
-        """A call by a measured route has ended. ``alone``: no other rank measures it."""
-        cdef Team *team = &self.member.team
-        cdef uint32_t moves = choice.distance.moves
-        # Ranks count such calls alike, so they are in turn at different ones.
-        cdef bint in_turn = alone or (
-            choice.ends // TURN_CALLS % <uint64_t> team.size == <uint64_t> team.rank)
-        add_call(choice, monotonic_ns(), in_turn)
-        # Where ranks share cores, the line comes from who was last on this one.
-        if choice.calls == 0 and not team.oversubscribed:
-            look_at_distance(team, &choice.distance)
-            if choice.distance.moves != moves:
-                forget(choice)

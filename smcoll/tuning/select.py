@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from smcoll.algorithms import ALGORITHMS, IN_RANK_ORDER, RADICES
 from smcoll.base.internals import Internals
-from smcoll.config import MAX_SEGMENTS
+from smcoll.config import MAX_SEGMENTS, SEGMENT_SIZE_ON_SHARED_CORES
 
 KIB = 1024
 UNLIMITED = 1 << 62
@@ -134,6 +134,8 @@ def defaults(collective: str, ranks: int, oversubscribed: bool, domains: int = 1
         return [(UNLIMITED, "all_read", 0, ALL_SEGMENTS)]
     if collective == "bcast":
         long_row = (UNLIMITED, "fan_out", 64 * KIB, ALL_SEGMENTS)
+        if oversubscribed:
+            return [(UNLIMITED, "fan_out", SEGMENT_SIZE_ON_SHARED_CORES, ALL_SEGMENTS)]
         if ranks > 2:
             return [long_row]
         return [(256 * KIB, "fan_out", 32 * KIB, ALL_SEGMENTS), long_row]
@@ -171,7 +173,8 @@ def defaults(collective: str, ranks: int, oversubscribed: bool, domains: int = 1
                 for most, (in_use, section) in two_ranks_rings(core_cache).items()]
     # All-read does the work of all ranks on each, so its limit falls with their number.
     return [(128 * KIB // ranks, "all_read", 16 * KIB, ALL_SEGMENTS),
-            (UNLIMITED, "tiled", 128 * KIB, segments)]
+            (UNLIMITED, "tiled", SEGMENT_SIZE_ON_SHARED_CORES if oversubscribed else 128 * KIB,
+             segments)]
 
 
 def default_radix(ranks: int, oversubscribed: bool) -> int:
@@ -194,25 +197,30 @@ def kernel_copy_sizes(config, ranks: int, core_cache: int = 0, cache: int = 0) -
     computes much between its calls would not see that in their time. In an Alltoall of more than
     two ranks it pays from where the arrays of all ranks are twice as large as their last-level
     caches together (``cache`` bytes; 0 if unknown): before, it takes up to twice as long
-    (docs/notebook-heap.md).
+    (docs/notebook-heap.md). What a rank hands out there is all its blocks but its own.
     """
     fixed = config.internals.kernel_copy_size
     if ranks > 2:
         return {"scatter": fixed or 1536 * KIB,
-                "alltoall": fixed or max(256 * KIB, (cache or 32 << 20) // ranks)}
+                "alltoall": fixed or max(
+                    256 * KIB, (cache or 32 << 20) * (ranks - 1) // (ranks * ranks))}
     return {"scatter": fixed or 256 * KIB, "alltoall": fixed or 256 * KIB,
             "allgather": fixed or max(512 * KIB, core_cache // 2)}
 
 
-def measured_routes(config, ranks: int) -> tuple[str, ...]:
+def measured_routes(config, ranks: int, oversubscribed: bool) -> tuple[str, ...]:
     """Collectives whose senders find out whether staging or the kernel is faster (`routes`).
 
     In a Scatter to several ranks the kernel is: they copy at once what the root would have to copy
-    alone. The root's own time would not tell, for it may run ahead of them.
+    alone. The root's own time would not tell, for it may run ahead of them. Nor does a rank's time
+    tell much where several share a core, and of calls as long as their Alltoalls through the kernel
+    are, trials would be a large part: there it is used from its size on.
     """
     if config.internals.kernel_copy_size:
         return ()
-    return ("scatter", "alltoall", "allgather") if ranks == 2 else ("alltoall",)
+    if ranks == 2:
+        return ("scatter", "alltoall", "allgather")
+    return () if oversubscribed else ("alltoall",)
 
 
 def shortest_direct(config, core_cache: int) -> int:
@@ -293,6 +301,7 @@ def decide(config, ranks: int, oversubscribed: bool,
     ``tables.for_ranks`` gave on rank 0. ``heaps``: the ranks share heaps. ``core_cache``: bytes of
     a core's own cache; 0 where ranks share cores, or it is not known.
     """
+    config = config.settled(oversubscribed)
     tables = {}
     radix = default_radix(ranks, oversubscribed)
     for collective, names in ALGORITHMS.items():

@@ -24,7 +24,7 @@ from smcoll.tuning.select import (
 )
 
 KIB, MIB = 1 << 10, 1 << 20
-SECTIONS = (16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB)
+SECTIONS = (16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB)
 LONGEST_ELEMENT = 32     # bytes, of those with kernels
 LAST_CLASS = 31          # of calls, by powers of two (engine/plans.pxd): all longer ones, too
 USUAL_SECTION = 64 * KIB
@@ -44,12 +44,14 @@ def worth_its_work(algorithm: str, nbytes: int, ranks: int) -> bool:
     return algorithm != "all_read" or ranks <= 2 or nbytes * ranks <= LARGEST_ALL_READ
 
 
-def section_sizes(nbytes: int, ranks: int, usual: int) -> list[int]:
-    """Bytes of sections worth trying; ``usual``: the built-in default's, compared with all."""
+def section_sizes(nbytes: int, ranks: int, usual: int,
+                  segment_size: int = SECTIONS[-1]) -> list[int]:
+    """Bytes of sections worth trying, in data regions of ``segment_size``; ``usual``: the built-in
+    default's, compared with all."""
     if nbytes <= SECTIONS[0]:
         return [SECTIONS[0]]
-    chosen = SECTIONS if ranks <= 2 else sorted({*SECTIONS[1::2], usual})
-    return [section for section in chosen if section <= nbytes] or [chosen[0]]
+    chosen = SECTIONS if ranks <= 2 else sorted({*SECTIONS[1::2], usual, segment_size})
+    return [section for section in chosen if section <= min(nbytes, segment_size)] or [chosen[0]]
 
 
 def follows_hardware(algorithm: Algorithm) -> bool:
@@ -101,6 +103,7 @@ def learnable(collective: str, usual: Decision, config: Config, ranks: int, doma
 def for_communicator(config: Config, decisions: dict[str, list[Decision]], ranks: int,
                      domains: int, oversubscribed: bool) -> dict[str, tuple[Decision, ...]]:
     """What each collective of a communicator may try, of those that have a choice."""
+    config = config.settled(oversubscribed)
     found = {collective: learnable(collective, replace(rows[-1], points=()), config, ranks, domains,
                                    oversubscribed)
              for collective, rows in decisions.items()}

@@ -52,7 +52,7 @@ VALID = {
     "disable": ("on", True),
 }
 INVALID = {
-    "segment_size": ["0", "-1", "12Q", "", "1G", "K"],
+    "segment_size": ["-1", "12Q", "", "1G", "K"],
     "segments": ["0", "-3", "1.5", "many"],
     "fan_in": ["-1", "256", "wide"],
     "fan_out": ["-1", "256"],
@@ -288,6 +288,21 @@ def test_only_what_outgrows_the_last_level_cache_is_written_around_it(ranks):
     assert select.streaming_sizes(ranks, cache=0) == sizes    # unknown: taken to be 32 MiB
 
 
+def test_where_ranks_share_cores_segments_and_sections_are_longer_unless_set():
+    apart, sharing = (smcoll.Config(table="off").settled(oversubscribed)
+                      for oversubscribed in (False, True))
+    assert apart.segment_size < sharing.segment_size
+    assert sharing.settled(False) == sharing
+    for ranks in (4, 8):
+        for collective in ("bcast", "allreduce"):
+            sections = [select.decide(smcoll.Config(table="off"), ranks, oversubscribed)[
+                collective][-1].section_bytes for oversubscribed in (False, True)]
+            assert sections[0] < sections[1] == sharing.segment_size
+    small = smcoll.Config(table="off", segment_size="32K")
+    assert small.settled(True) == small
+    assert select.decide(small, 8, True)["bcast"][-1].section_bytes == 32 << 10
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 @pytest.mark.parametrize("cache", [0, 8 << 20, 32 << 20, 256 << 20])
 def test_a_root_measures_results_below_those_that_always_go_around_the_caches(ranks, cache):
@@ -300,12 +315,19 @@ def test_a_root_measures_results_below_those_that_always_go_around_the_caches(ra
 
 @pytest.mark.parametrize("ranks", [3, 8, 16])
 def test_an_alltoall_of_more_ranks_is_read_through_the_kernel_where_it_outgrows_the_caches(ranks):
+    config = smcoll.Config()
     for cache in (32 << 20, 256 << 20):
-        handed_out = select.kernel_copy_sizes(smcoll.Config(), ranks, cache=cache)["alltoall"]
-        # What all ranks send and receive.
-        assert 2 * cache - 2 * ranks < 2 * ranks * handed_out <= 2 * cache
-    assert select.kernel_copy_sizes(smcoll.Config(), ranks) == select.kernel_copy_sizes(
-        smcoll.Config(), ranks, cache=32 << 20)    # unknown: taken to be 32 MiB
+        handed_out = select.kernel_copy_sizes(config, ranks, cache=cache)["alltoall"]
+        # In bytes of all ranks' arrays: each has as many blocks in both as there are ranks, and
+        # hands out all but its own.
+        arrays = 2 * ranks * ranks / (ranks - 1)
+        assert 2 * cache - arrays < arrays * handed_out <= 2 * cache
+    # Unknown caches are taken to be 32 MiB.
+    assert select.kernel_copy_sizes(config, ranks) == select.kernel_copy_sizes(
+        config, ranks, cache=32 << 20)
+    # Ranks that share cores would measure each other, and try for long.
+    assert "alltoall" in select.measured_routes(config, ranks, oversubscribed=False)
+    assert select.measured_routes(config, ranks, oversubscribed=True) == ()
 
 
 @pytest.mark.one_node

@@ -14,6 +14,7 @@ from smcoll.tuning.model.parameters import UnknownParameter
 def plan_for(machine: Machine, config, section_bytes: int = 0, fan_in: int = 0,
              fan_out: int = 0) -> Plan:
     """A plan with a communicator's settings; radices and section as given, else by default."""
+    config = config.settled(machine.oversubscribed)
     radix = select.default_radix(machine.ranks, machine.oversubscribed)
     return Plan(
         fan_in=fan_in or config.fan_in or radix, fan_out=fan_out or config.fan_out or radix,
