@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from smcoll.algorithms import ALGORITHMS, IN_RANK_ORDER, RADICES
 from smcoll.base.internals import Internals
-from smcoll.config import MAX_SEGMENTS, SEGMENT_SIZE_ON_SHARED_CORES
+from smcoll.config import MAX_SEGMENTS, SEGMENT_SIZE, SEGMENT_SIZE_ON_SHARED_CORES
 
 KIB = 1024
 UNLIMITED = 1 << 62
@@ -130,22 +130,23 @@ def defaults(collective: str, ranks: int, oversubscribed: bool, domains: int = 1
     if 1 < domains < ranks and (rows := across_domains(collective)):
         return rows
     segments = usual_segments(collective, ranks, domains)
+    longest = SEGMENT_SIZE_ON_SHARED_CORES if oversubscribed else SEGMENT_SIZE
     if collective == "barrier":
         return [(UNLIMITED, "all_read", 0, ALL_SEGMENTS)]
     if collective == "bcast":
-        long_row = (UNLIMITED, "fan_out", 64 * KIB, ALL_SEGMENTS)
-        if oversubscribed:
-            return [(UNLIMITED, "fan_out", SEGMENT_SIZE_ON_SHARED_CORES, ALL_SEGMENTS)]
-        if ranks > 2:
+        long_row = (UNLIMITED, "fan_out", longest if oversubscribed else 64 * KIB, ALL_SEGMENTS)
+        if ranks > 2 or oversubscribed:
             return [long_row]
         return [(256 * KIB, "fan_out", 32 * KIB, ALL_SEGMENTS), long_row]
     if collective == "reduce":
         if ranks <= 2:
             return [(256 * KIB, "fan_in", 32 * KIB, ALL_SEGMENTS),
                     (UNLIMITED, "fan_in", 64 * KIB, ALL_SEGMENTS)]
-        # Where ranks share cores, nobody waits for the root to do all the work alone.
-        fan_in_limit = 4096 * KIB if oversubscribed else 16 * KIB
-        return [(fan_in_limit, "fan_in", 32 * KIB, ALL_SEGMENTS),
+        if oversubscribed:
+            # Nobody waits for the root to do all the work alone.
+            return [(4096 * KIB, "fan_in", 32 * KIB, ALL_SEGMENTS),
+                    (UNLIMITED, "tiled", longest, 2)]
+        return [(16 * KIB, "fan_in", 32 * KIB, ALL_SEGMENTS),
                 (UNLIMITED, "tiled", 32 * KIB, ALL_SEGMENTS)]
     if collective in ("scan", "exscan"):
         # Lower ranks run ahead of higher ones as far as there are segments.
@@ -160,7 +161,7 @@ def defaults(collective: str, ranks: int, oversubscribed: bool, domains: int = 1
     if collective != "allreduce":
         section = 64 * KIB
         if collective == "reduce_scatter":
-            section = 128 * KIB
+            section = longest
         name = ALGORITHMS[collective][0]
         if ranks <= 2 and collective in ("allgather", "reduce_scatter"):
             rings = two_ranks_rings(core_cache)
@@ -173,8 +174,7 @@ def defaults(collective: str, ranks: int, oversubscribed: bool, domains: int = 1
                 for most, (in_use, section) in two_ranks_rings(core_cache).items()]
     # All-read does the work of all ranks on each, so its limit falls with their number.
     return [(128 * KIB // ranks, "all_read", 16 * KIB, ALL_SEGMENTS),
-            (UNLIMITED, "tiled", SEGMENT_SIZE_ON_SHARED_CORES if oversubscribed else 128 * KIB,
-             segments)]
+            (UNLIMITED, "tiled", longest, segments)]
 
 
 def default_radix(ranks: int, oversubscribed: bool) -> int:
