@@ -14,7 +14,7 @@ from smcoll.base.internals import Internals, internals_of
 
 PAGE = os.sysconf("SC_PAGESIZE")
 SEGMENT_SIZE = 128 << 10
-# Where ranks share cores, a longer section is a turn of the run queue less (docs/performance.md).
+# Where ranks share cores, a longer section is a turn of the run queue less (docs/notebook.md).
 SEGMENT_SIZE_ON_SHARED_CORES = 256 << 10
 MAX_SEGMENTS = 64
 RADIX_LIMIT = 255
@@ -269,7 +269,10 @@ class Config:
         object.__setattr__(self, "internals", internals_of(self.internals))
 
     def settled(self, oversubscribed: bool) -> Config:
-        """With that which ranks that outnumber their CPUs decide, where it is not set."""
+        """These settings, with what holds where they leave it open: ``segment_size``.
+
+        ``oversubscribed``: the ranks outnumber their CPUs.
+        """
         if self.segment_size:
             return self
         return replace(self, segment_size=(
