@@ -3,12 +3,13 @@
 That is through the kernel in the sender's memory (``cross_memory``), or in its shared heap.
 
 Which is faster depends on the processor, on the kernel, on how far the cores are and on how many
-ranks copy at once: so it is measured. The sender says in a message's first cell where it lies, or
-sends it in chunks; receivers follow. So each rank may choose for itself, and takes the route by
-which its calls took less time. Both have a burst of calls at the beginning, behind one that does
-not count, since memory is touched there for the first time; the slower one has another now and
-then, the rarer the slower it was. Only who wins two trials in a row is taken. Where the distance of
-the cores changes (``distance``), all that was measured is forgotten.
+ranks copy at once: so it is measured. (Not in an Alltoall of more than two that share cores:
+``select.measured_routes``.) The sender says in a message's first cell where it lies, or sends it in
+chunks; receivers follow. So each rank may choose for itself, and takes the route by which its calls
+took less time. Both have a burst of calls at the beginning, behind one that does not count, since
+memory is touched there for the first time; the slower one has another now and then, the rarer the
+slower it was. Only who wins two trials in a row is taken. Where the distance of the cores changes
+(``distance``), all that was measured is forgotten.
 
 What counts is the time from one call's end to the next one's, not that in the call. A rank's own
 calls become shorter where receivers copy for it, and then all take longer; and who reads lines in

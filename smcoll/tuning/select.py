@@ -145,6 +145,7 @@ def defaults(collective: str, ranks: int, oversubscribed: bool, domains: int = 1
         if oversubscribed:
             # Nobody waits for the root to do all the work alone.
             return [(4096 * KIB, "fan_in", 32 * KIB, ALL_SEGMENTS),
+                    # As many segments as where all ranks post at once: `usual_segments`.
                     (UNLIMITED, "tiled", longest, 2)]
         return [(16 * KIB, "fan_in", 32 * KIB, ALL_SEGMENTS),
                 (UNLIMITED, "tiled", 32 * KIB, ALL_SEGMENTS)]
@@ -161,7 +162,7 @@ def defaults(collective: str, ranks: int, oversubscribed: bool, domains: int = 1
     if collective != "allreduce":
         section = 64 * KIB
         if collective == "reduce_scatter":
-            section = longest
+            section = 128 * KIB
         name = ALGORITHMS[collective][0]
         if ranks <= 2 and collective in ("allgather", "reduce_scatter"):
             rings = two_ranks_rings(core_cache)

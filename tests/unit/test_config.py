@@ -294,7 +294,7 @@ def test_where_ranks_share_cores_segments_and_sections_are_longer_unless_set():
     assert apart.segment_size < sharing.segment_size
     assert sharing.settled(False) == sharing
     for ranks in (4, 8):
-        for collective in ("bcast", "reduce", "allreduce", "reduce_scatter"):
+        for collective in ("bcast", "reduce", "allreduce"):
             sections = [select.decide(smcoll.Config(table="off"), ranks, oversubscribed)[
                 collective][-1].section_bytes for oversubscribed in (False, True)]
             assert sections[0] < sections[1] == sharing.segment_size
