@@ -122,7 +122,7 @@ def usual_segments(collective: str, ranks: int, domains: int = 1, nbytes: int = 
 def defaults(collective: str, ranks: int, oversubscribed: bool, domains: int = 1,
              core_cache: int = 0) -> list[tuple[int, str, int, int]]:
     """Built-in rows (up_to, algorithm, section bytes, segments of a bank), measured on 2 cores:
-    docs/performance.md.
+    docs/notebook.md.
 
     ``domains``: how many parts of the hardware the ranks lie in. Where each has one of its own,
     there is nothing to save.
@@ -268,7 +268,7 @@ def streaming_sizes(ranks: int, cache: int) -> dict[str, int]:
     """From how many bytes of result on a rank writes it around the caches, by collective.
 
     ``cache``: bytes of the ranks' last-level caches together, 0 if unknown. Measured
-    (docs/performance.md): it pays, even where the program reads the result next, from where the
+    (docs/notebook.md): it pays, even where the program reads the result next, from where the
     arrays of all ranks together are as large as these caches, in a Bcast twice as large. Allreduces
     don't care, a long Scatter goes through the kernel. Where a rank's result is reduced straight
     into its array it does not (Scan, Exscan: not here).
