@@ -27,7 +27,7 @@ from smcoll.coll.peer_buffers cimport (
     still_in_the_call,
 )
 from smcoll.coll.pipeline cimport (
-    ALL_STORE, SECTION_STEPS, STEP_IN, STEP_RESULT, Call, Plan, Section, complete, heard, heard_all,
+    ALL_STORE, SECTION_STEPS, STEP_IN, STEP_RESULT, Call, Section, complete, heard, heard_all,
     plan_call, post, reduce_into, region, tile, writable,
 )
 from smcoll.coll.tiled cimport allreduce_tiled, copy_in_but_own_slice, copy_out_others, reduce_tiled
@@ -38,11 +38,6 @@ from smcoll.segment cimport Line, segment_line
 from smcoll.sync.team cimport DONE, FAILED_MISMATCH, BankCursor, Team, next_rank
 
 cdef enum:
-    # Sections of a Reduce that two ranks stage, as in select.defaults: of vectors up to here, and
-    # of longer ones.
-    SHORT_VECTOR = 256 << 10
-    SHORT_SECTION = 32 << 10
-    LONG_SECTION = 64 << 10
     OWN_FIRST = 512 << 10      # blocks up to here are copied to their own rank first (docs/heap.md)
 
 
@@ -115,17 +110,11 @@ cdef api int allreduce_shared_heap(Call *call) noexcept nogil:
 
 cdef api int reduce_shared_heap(Call *call) noexcept nogil:
     """The same, into the root's result only."""
-    cdef Plan shorter
     cdef bint nobody_stages = False, all_stage = False
     cdef int status = exchange_buffers(call, &nobody_stages, &all_stage)
     if status != DONE:
         return status
     if all_stage and call.team.size <= 2 and call.operation.kernel != NULL:
-        shorter = call.plan[0]
-        shorter.section_bytes = min(
-            shorter.section_bytes,
-            <size_t> (SHORT_SECTION if call.nbytes <= SHORT_VECTOR else LONG_SECTION))
-        call.plan = &shorter
         return reduce_fan_in(call)
     if all_stage:
         return reduce_tiled(call)

@@ -43,6 +43,11 @@ cdef int64_t time_of_line(Team *team) noexcept nogil:
     return first - again if 4 * (first - again) >= 3 * again else 0
 
 
+cdef bint is_same_distance(int64_t one_ns, int64_t other_ns) noexcept nogil:
+    """By two times of a line."""
+    return one_ns <= MOVED * other_ns and other_ns <= MOVED * one_ns
+
+
 cdef bint note_line(Distance *distance, int64_t ns) noexcept nogil:
     """A line took so long; 0: not known. Whether it was unlike those before."""
     cdef bint begins
@@ -52,14 +57,14 @@ cdef bint note_line(Distance *distance, int64_t ns) noexcept nogil:
         distance.line_ns = ns if distance.looks == 0 else min(ns, distance.line_ns)
         distance.looks += 1
         return False
-    if ns > MOVED * distance.line_ns:
-        distance.unlike = max(distance.unlike, 0) + 1
-    elif MOVED * ns < distance.line_ns:
-        distance.unlike = min(distance.unlike, 0) - 1
-    else:
+    if is_same_distance(ns, distance.line_ns):
         distance.unlike = 0
         distance.line_ns = (3 * distance.line_ns + ns) // 4
         return False
+    if ns > distance.line_ns:
+        distance.unlike = max(distance.unlike, 0) + 1
+    else:
+        distance.unlike = min(distance.unlike, 0) - 1
     begins = distance.unlike == 1 or distance.unlike == -1
     distance.least = ns if begins else min(ns, distance.least)
     if distance.unlike != LOOKS_IF_LONGER and distance.unlike != -LOOKS_IF_SHORTER:

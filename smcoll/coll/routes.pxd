@@ -18,10 +18,16 @@ cdef enum:
     DETOUR_CALLS = 250
 
 
+# What was found at one distance of the cores.
+cdef struct Finding:
+    int taken                  # the faster route
+    double ns[ROUTES]          # from one call's end to the next one's; 0: not known
+
+
 # What a rank knows of the two routes of one collective and size. Private to the rank.
 cdef struct RouteChoice:
-    int taken                  # the faster one
-    int tried                  # that of this burst
+    Finding found
+    int tried                  # the route of this burst
     uint64_t ends              # calls that have ended
     uint64_t next_trial        # number of the burst that tries the other one; burst 0 is the first
     uint32_t phase             # by how many bursts trials are earlier than those of phase 0
@@ -29,8 +35,9 @@ cdef struct RouteChoice:
     uint32_t verdicts          # how many trials there were
     uint32_t wins              # in a row that the other one has won
     Distance distance
-    uint32_t alarms            # how often that has changed since the route did
-    double ns[ROUTES]          # from one call's end to the next one's; 0: not known
+    int64_t line_ns_before     # of the distance before it changed; 0: it never did
+    Finding before             # what was found at that one
+    uint32_t alarms            # how often it has changed since the route was
     int64_t ended              # the last call; 0: there was none
     double sample[BURST_CALLS]  # of this burst, in ascending order
 
@@ -49,9 +56,11 @@ cdef RouteChoice *new_choices(int first, int number) except NULL
 cdef tuple describe_choice(const RouteChoice *choice, tuple names)
 # Which begins with this route.
 cdef void begin_choice(RouteChoice *choice, int route, uint32_t phase) noexcept nogil
+# From so many bytes on, another route is the first.
+cdef void begin_long_by(RouteChoice *choices, size_t nbytes, int route) noexcept nogil
 cdef void begin_by(RouteChoice *choice, int route) noexcept nogil
 cdef void note_call(Team *team, RouteChoice *choice, bint alone) noexcept nogil
 cdef void add_call(RouteChoice *choice, int64_t now, bint in_turn) noexcept nogil
-# Where the distance has changed.
-cdef void forget(RouteChoice *choice) noexcept nogil
+# The distance has changed; before, a line took so long.
+cdef void change_distance(RouteChoice *choice, int64_t line_ns) noexcept nogil
 cdef int route_class(size_t nbytes) noexcept nogil

@@ -9,7 +9,8 @@ chunks; receivers follow. So each rank may choose for itself, and takes the rout
 took less time. Both have a burst of calls at the beginning, behind one that does not count, since
 memory is touched there for the first time; the slower one has another now and then, the rarer the
 slower it was. Only who wins two trials in a row is taken. Where the distance of the cores changes
-(``distance``), all that was measured is forgotten.
+(``distance``), what was measured at the one before is kept for its return, and both routes are
+measured anew.
 
 What counts is the time from one call's end to the next one's, not that in the call. A rank's own
 calls become shorter where receivers copy for it, and then all take longer; and who reads lines in
@@ -45,7 +46,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport malloc
 
 from smcoll.base.atomics cimport monotonic_ns
-from smcoll.coll.distance cimport look_at_distance
+from smcoll.coll.distance cimport is_same_distance, look_at_distance
 
 cdef enum:
     FIRST_TRIAL = 2            # number of a burst: behind the one that does not count, and one more
@@ -104,43 +105,53 @@ cdef RouteChoice *new_choices(int first, int number) except NULL:
     return choices
 
 
+cdef void begin_long_by(RouteChoice *choices, size_t nbytes, int route) noexcept nogil:
+    """``nbytes``: from so many on, another route than the one of all is the first."""
+    cdef int i
+    for i in range(route_class(nbytes), ROUTE_CLASSES):
+        begin_choice(&choices[i], route, choices[i].phase)
+
+
 cdef tuple describe_choice(const RouteChoice *choice, tuple names):
-    if choice.ns[0] == 0 or choice.ns[1] == 0:
-        return names[choice.taken], "not both are measured yet"
-    return names[choice.taken], "us from call to call: " + ", ".join(
-        f"{names[route]} {choice.ns[route] / 1000:.1f}" for route in range(ROUTES))
+    cdef const Finding *found = &choice.found
+    if found.ns[0] == 0 or found.ns[1] == 0:
+        return names[found.taken], "not both are measured yet"
+    return names[found.taken], "us from call to call: " + ", ".join(
+        f"{names[route]} {found.ns[route] / 1000:.1f}" for route in range(ROUTES))
 
 
 cdef void begin_choice(RouteChoice *choice, int route, uint32_t phase) noexcept nogil:
-    choice.taken = choice.tried = route
+    choice.found.taken = choice.tried = route
     choice.phase = phase
     choice.ended = 0
     choice.ends = 0
     choice.calls = choice.verdicts = choice.wins = choice.alarms = 0
-    choice.ns[0] = choice.ns[1] = 0
+    choice.found.ns[0] = choice.found.ns[1] = 0
     choice.next_trial = FIRST_TRIAL + phase % 2
     choice.distance.moves = choice.distance.looks = choice.distance.unlike = 0
     choice.distance.line_ns = choice.distance.least = 0
+    choice.line_ns_before = 0
 
 
 cdef void begin_by(RouteChoice *choice, int route) noexcept nogil:
     """Unless calls were measured already."""
     if choice.ends <= 1:
-        choice.taken = choice.tried = route
+        choice.found.taken = choice.tried = route
 
 
 cdef void note_call(Team *team, RouteChoice *choice, bint alone) noexcept nogil:
     """A call by the route ``tried`` has ended. ``alone``: no other rank measures it."""
     cdef uint32_t moves = choice.distance.moves
+    cdef int64_t line_ns = choice.distance.line_ns
     # Ranks count such calls alike, so they are in turn at different ones.
     cdef bint in_turn = alone or (
         choice.ends // TURN_CALLS % <uint64_t> team.size == <uint64_t> team.rank)
     add_call(choice, monotonic_ns(), in_turn)
     # Where ranks share cores, the line comes from who was last on this one.
-    if choice.calls == 0 and not team.oversubscribed:
+    if (choice.calls == 0 or choice.distance.unlike != 0) and not team.oversubscribed:
         look_at_distance(team, &choice.distance)
         if choice.distance.moves != moves:
-            forget(choice)
+            change_distance(choice, line_ns)
 
 
 cdef void add_call(RouteChoice *choice, int64_t now, bint in_turn) noexcept nogil:
@@ -165,15 +176,23 @@ cdef void add_call(RouteChoice *choice, int64_t now, bint in_turn) noexcept nogi
         choice.calls = 0
 
 
-cdef void forget(RouteChoice *choice) noexcept nogil:
-    """The cores are farther from each other, or nearer: both routes are measured anew."""
-    choice.tried = choice.taken
+cdef void change_distance(RouteChoice *choice, int64_t line_ns) noexcept nogil:
+    """The cores are farther from each other than at ``line_ns``, or nearer: both routes are
+    measured anew, at once where nothing is known of this distance."""
+    cdef Finding left = choice.found
+    cdef uint32_t doubled = min(choice.alarms, <uint32_t> MOST_DOUBLED)
+    if is_same_distance(choice.line_ns_before, choice.distance.line_ns):
+        choice.found = choice.before
+        doubled = MOST_DOUBLED
+    else:
+        choice.found.ns[0] = choice.found.ns[1] = 0
+        choice.verdicts = FIRST_VERDICTS
+    choice.line_ns_before = line_ns
+    choice.before = left
+    choice.tried = choice.found.taken
     choice.calls = choice.wins = 0
-    choice.ns[0] = choice.ns[1] = 0
-    choice.verdicts = FIRST_VERDICTS
-    choice.next_trial = burst_behind(
-        choice, choice.ends // BURST_CALLS + 1,
-        BETWEEN_MOVES << min(choice.alarms, <uint32_t> MOST_DOUBLED))
+    choice.next_trial = burst_behind(choice, choice.ends // BURST_CALLS + 1,
+                                     BETWEEN_MOVES << doubled)
     choice.alarms += 1
 
 
@@ -185,31 +204,34 @@ cdef inline uint64_t burst_behind(const RouteChoice *choice, uint64_t burst,
 
 cdef bint is_overtaken(const RouteChoice *choice) noexcept nogil:
     """Whether calls took clearly less time by the other route, when that was measured last."""
-    return 0 < choice.ns[1 - choice.taken] < FASTER * choice.ns[choice.taken]
+    cdef const Finding *found = &choice.found
+    return 0 < found.ns[1 - found.taken] < FASTER * found.ns[found.taken]
 
 
 cdef void end_burst(RouteChoice *choice, bint in_turn) noexcept nogil:
     cdef double median = choice.sample[(BURST_CALLS - 1) // 2]
     cdef uint64_t burst = choice.ends // BURST_CALLS       # the next one's number
-    if choice.tried != choice.taken:
-        choice.ns[choice.tried] = median
+    cdef Finding *found = &choice.found
+    if choice.tried != found.taken:
+        found.ns[choice.tried] = median
         end_trial(choice, burst)
-    elif choice.ns[choice.taken] > 0:
-        choice.ns[choice.taken] = (choice.ns[choice.taken] + median) / 2
+    elif found.ns[found.taken] > 0:
+        found.ns[found.taken] = (found.ns[found.taken] + median) / 2
     else:
-        choice.ns[choice.taken] = median
-    choice.tried = choice.taken
+        found.ns[found.taken] = median
+    choice.tried = found.taken
     if burst >= choice.next_trial or (in_turn and choice.wins == 0 and is_overtaken(choice)):
-        choice.tried = 1 - choice.taken
+        choice.tried = 1 - found.taken
 
 
 cdef void end_trial(RouteChoice *choice, uint64_t burst) noexcept nogil:
     """Which route is taken from ``burst`` on, and when the other one is tried again."""
     cdef uint64_t between = FIRST_BETWEEN
+    cdef Finding *found = &choice.found
     cdef double excess
     choice.wins = choice.wins + 1 if is_overtaken(choice) else 0
     if choice.wins == WINS:
-        choice.taken = choice.tried
+        found.taken = choice.tried
         choice.wins = choice.alarms = 0
     choice.verdicts += 1
     if choice.wins > 0:
@@ -217,7 +239,7 @@ cdef void end_trial(RouteChoice *choice, uint64_t burst) noexcept nogil:
         return
     if choice.verdicts > FIRST_VERDICTS:
         between = AT_LEAST_BETWEEN
-        excess = choice.ns[1 - choice.taken] / choice.ns[choice.taken] - 1
+        excess = found.ns[1 - found.taken] / found.ns[found.taken] - 1
         while between < AT_MOST_BETWEEN and between < AT_LEAST_BETWEEN + 100 * excess:
             between *= 2
     choice.next_trial = burst_behind(choice, burst, between)

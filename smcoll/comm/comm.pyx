@@ -127,7 +127,7 @@ def explain_on_node(engine, collective, nbytes):
             reason += ("; a message of so many bytes (in_place_from) that lies in its sender's "
                        "shared heap is read there")
             if collective in engine.measured_in_heaps:
-                reason += ", unless staging is measured to be faster"
+                reason += ", where that is measured to be faster"
         if collective in engine.kernel_copy_sizes and row.number == 0:
             parameters["kernel_copy_from"] = engine.kernel_copy_sizes[collective]
             reason += ("; what a rank hands out is read in its memory through the kernel if it "

@@ -205,7 +205,7 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instruc
             # Behind `use`, which is the end of measuring in heaps.
             if heaps is not None:
                 engine.use_heaps(heaps, select.direct_sizes(config, size, core_cache),
-                                 select.measured_in_heaps(config, size))
+                                 select.measured_in_heaps(config, size, core_cache))
             if reads:
                 engine.use_processes(
                     memories, select.kernel_copy_sizes(config, size, core_cache, cache),

@@ -7,7 +7,8 @@ from smcoll.base.signature cimport COLLECTIVES
 from smcoll.coll.peer_buffers cimport own_offset
 from smcoll.coll.pipeline cimport Call, has_own_kernels
 from smcoll.coll.routes cimport (
-    IN_PLACE_ROUTE, STAGED_ROUTE, RouteChoice, describe_choice, new_choices, route_class,
+    IN_PLACE_ROUTE, STAGED_ROUTE, RouteChoice, begin_long_by, describe_choice, new_choices,
+    route_class,
 )
 from smcoll.coll.streams cimport Transfer
 from smcoll.engine.member cimport Member
@@ -46,8 +47,9 @@ cdef class PeerMemory:
     def use_heaps(self, heaps, sizes, measured):
         """Take over every rank's heap, as mapped here; None for the own one.
 
-        ``sizes``: from how many bytes messages are read there, by collective. ``measured``:
-        collectives whose arrays are used there where staging does not turn out to be faster.
+        ``sizes``: from how many bytes messages are read there, by collective. ``measured``: the
+        same of the first calls of collectives whose arrays are used there where staging does not
+        turn out to be faster.
         """
         cdef Team *team = &self.member.team
         cdef PeerHeap peer
@@ -67,12 +69,13 @@ cdef class PeerMemory:
             team.direct_from[<int> COLLECTIVE_NUMBERS[collective]] = nbytes
         self.direct_sizes = sizes
         self.measured_in_heaps = set(measured)
-        for collective in measured:
+        for collective, first_in_place in measured.items():
             number = COLLECTIVE_NUMBERS[collective]
-            if collective in sizes:
-                self.heap_routes[number] = new_choices(IN_PLACE_ROUTE, number + COLLECTIVES)
-            elif team.rank == 0:
-                self.heap_routes[number] = new_choices(IN_PLACE_ROUTE, number + COLLECTIVES)
+            if collective not in sizes and team.rank > 0:
+                continue
+            self.heap_routes[number] = new_choices(STAGED_ROUTE, number + COLLECTIVES)
+            begin_long_by(self.heap_routes[number], first_in_place, IN_PLACE_ROUTE)
+            if collective not in sizes:
                 self.shared_heap[number] = ALGORITHMS[collective].index("shared_heap")
                 self.chooses_for_all = True
 
@@ -158,7 +161,7 @@ cdef class PeerMemory:
         choice = &self.heap_routes[collective][route_class(call.nbytes)]
         if self.member.team.tried_in == self.member.team.number:
             # Learning compares this algorithm with others (engine/learning): as it is used.
-            call.staged_by_all = choice.taken == STAGED_ROUTE
+            call.staged_by_all = choice.found.taken == STAGED_ROUTE
             return NULL
         call.staged_by_all = choice.tried == STAGED_ROUTE
         return choice

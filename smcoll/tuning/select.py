@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from smcoll.algorithms import ALGORITHMS, IN_RANK_ORDER, RADICES
+from smcoll.algorithms import ALGORITHMS, IN_RANK_ORDER, RADICES, STREAMED
 from smcoll.base.internals import Internals
 from smcoll.config import MAX_SEGMENTS, SEGMENT_SIZE, SEGMENT_SIZE_ON_SHARED_CORES
 
@@ -58,8 +58,18 @@ class Decision:
 # copy out, through regions that stay in the caches; a Scan's chain reads each prefix once. By the
 # number of ranks, 2 or more. To a single reader a staged Bcast is as long as one copy, too, for
 # root and reader copy at the same time. Where heaps were tuned, what was measured decides.
-DIRECT_AT_MOST = {"bcast": (0, 8 << 20), "allgather": (2 << 20, 512 * KIB),
+DIRECT_AT_MOST = {"bcast": (0, 8 << 20), "allgather": (UNLIMITED, 512 * KIB),
                   "scan": (0, 0), "exscan": (0, 0)}
+# Two ranks measure from here on whether arrays in heaps are used there. Shorter ones cost less than
+# a trial could tell (the smallest class of `coll.routes`).
+MEASURED_FROM = 256 * KIB
+# Between two ranks, the root of a shorter Gather would wait for the other one's copy, or make it
+# alone; staged, both work at the same time. In place it gains little near, and takes twice as long
+# far.
+LONG_GATHER = 16 << 20
+# Two ranks' first calls, before anything is measured, are in place from here on; in other
+# collectives where both cores' own caches could not hold the array.
+FIRST_IN_PLACE = {"gather": LONG_GATHER, "allgather": 16 << 20, "scatter": 8 << 20}
 REASONS = {"table": "decision table measured by smcoll tune",
            "model": "performance model with this machine's parameters"}
 
@@ -224,44 +234,50 @@ def measured_routes(config, ranks: int, oversubscribed: bool) -> tuple[str, ...]
     return () if oversubscribed else ("alltoall",)
 
 
-def shortest_direct(config, core_cache: int) -> int:
-    """Bytes of the shortest array that is worth being used where it lies in a shared heap.
+def shortest_direct(config, ranks: int, core_cache: int) -> int:
+    """Bytes of the shortest array that may be used where it lies in a shared heap.
 
     ``core_cache``: bytes of a core's own cache; 0 where ranks share cores. What fits there comes
     line by line from the core of its owner, who has stored it as programs do. Staged, it is stored
-    as suits the reader (docs/stores.md), and one copies in while the other copies out.
+    as suits the reader (docs/stores.md), and one copies in while the other copies out. Two ranks
+    measure which of the two is faster.
     """
-    return config.internals.direct_size or max(config.internals.heap_threshold, 2 * core_cache)
+    shortest = 2 * core_cache
+    if ranks == 2:
+        shortest = min(shortest, MEASURED_FROM)
+    return config.internals.direct_size or max(config.internals.heap_threshold, shortest)
 
 
 def direct_sizes(config, ranks: int, core_cache: int = 0) -> dict[str, int]:
-    """From how many bytes messages are read in their sender's shared heap, by collective.
+    """From how many bytes messages may be read in their sender's shared heap, by collective.
 
-    Measured (docs/heap.md). Between two ranks the root of a Gather or Scatter would wait for the
-    other one's copy, or make it alone; staged, both work at the same time. Of what a rank hands out
-    in a Scatter or Alltoall a message is one part.
+    Of what a rank hands out in a Scatter or Alltoall a message is one part.
     """
+    shortest = gather = part = shortest_direct(config, ranks, core_cache)
+    if ranks == 2:
+        gather = max(shortest, LONG_GATHER)
+    else:
+        part = max(config.internals.heap_threshold, 2 * core_cache // ranks)
     if config.internals.direct_size:
-        return dict.fromkeys(("gather", "scatter", "alltoall"), config.internals.direct_size)
-    least = {"gather": 16 << 20, "scatter": 8 << 20} if ranks == 2 else {}
-    shortest = {"gather": 2 * core_cache, "scatter": 2 * core_cache // ranks,
-                "alltoall": 2 * core_cache // ranks}
-    return {collective: max(least.get(collective, 0), nbytes, config.internals.heap_threshold)
-            for collective, nbytes in shortest.items()}
+        gather = part = shortest
+    return {"gather": gather, "scatter": part, "alltoall": part}
 
 
-def measured_in_heaps(config, ranks: int) -> tuple[str, ...]:
-    """Collectives in which it is found out whether staging is faster than a shared heap (`routes`).
+def measured_in_heaps(config, ranks: int, core_cache: int = 0) -> dict[str, int]:
+    """Collectives in which it is found out whether staging is faster than a shared heap (`routes`),
+    and from how many bytes on their first calls are not staged.
 
     It is while cores are far, for what fits their caches. Of messages their sender finds it,
     between two ranks only: between more its own choice would be lost in what the others do. In the
     other collectives rank 0 does, for all; not where the algorithm was set.
     """
     if config.internals.direct_size:
-        return ()
-    synchronising = tuple(collective for collective in (
-        "reduce", "allreduce", "reduce_scatter", "allgather") if collective not in config.named)
-    return synchronising if ranks > 2 else ("gather", "scatter", "alltoall", *synchronising)
+        return {}
+    first = dict.fromkeys(("reduce", "allreduce", "reduce_scatter", "allgather"), 2 * core_cache)
+    if ranks == 2:
+        first |= FIRST_IN_PLACE | {"alltoall": core_cache}
+    return {collective: nbytes for collective, nbytes in first.items()
+            if collective in STREAMED or collective not in config.named}
 
 
 def streaming_sizes(ranks: int, cache: int) -> dict[str, int]:
@@ -344,7 +360,7 @@ def decide(config, ranks: int, oversubscribed: bool,
         else:
             most = DIRECT_AT_MOST.get(collective, (UNLIMITED, UNLIMITED))[ranks > 2]
             tables[collective] = with_heaps(tables[collective], names, ranks,
-                                            shortest_direct(config, core_cache), most)
+                                            shortest_direct(config, ranks, core_cache), most)
     return tables
 
 
@@ -369,13 +385,14 @@ def with_heaps(rows: list[Decision], names: tuple[str, ...], ranks: int, thresho
     """
     if threshold > most:
         return rows
-    below = [row for row in rows if row.up_to < threshold - 1]
+    found = [row for row in rows if row.up_to < threshold - 1]
     if threshold > 1:
-        below.append(replace(decision_in(rows, threshold - 1), up_to=threshold - 1))
-    section = rows[-1].section_bytes if ranks <= 2 else 64 * KIB
-    return [*below, replace(rows[-1], algorithm=SHARED_HEAP, number=names.index(SHARED_HEAP),
-                            up_to=most, section_bytes=section, points=(), reason="shared heaps"),
-            *(row for row in rows if row.up_to > most)]
+        found.append(replace(decision_in(rows, threshold - 1), up_to=threshold - 1))
+    staged = rows if ranks <= 2 else [replace(rows[-1], section_bytes=64 * KIB)]
+    found += [replace(row, algorithm=SHARED_HEAP, number=names.index(SHARED_HEAP), points=(),
+                      up_to=min(row.up_to, most), reason="shared heaps")
+              for row in staged if row.up_to >= threshold]
+    return found + [row for row in rows if row.up_to > most]
 
 
 def staged_below(rows: list[Decision], built_in: list[Decision], threshold: int) -> list[Decision]:

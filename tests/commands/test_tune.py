@@ -330,14 +330,14 @@ def test_arrays_that_are_too_short_for_a_heap_are_not_looked_for_there(measured,
 def test_the_model_decides_about_direct_access_where_it_was_right_about_it():
     errors = {"allgather": 0.1}
     # What others have written is far away, own memory is not: copying in is a waste.
-    known = content(tables=[{"ranks": 2, "oversubscribed": False, "heap": True, "rows": {},
+    known = content(tables=[{"ranks": 3, "oversubscribed": False, "heap": True, "rows": {},
                              "errors": errors}],
                     parameters=PARAMETERS | {"local": {"latency": 1.0, "b": 9.0, "B": 9.0}})
-    found = choice.rows(known, 2, Config(), True)
-    usual = select.decide(Config(), 2, False, heaps=True)
+    found = choice.rows(known, 3, Config(), True)
+    usual = select.decide(Config(), 3, False, heaps=True)
     assert select.decision_for(usual, "allgather", 64 << 20).algorithm == "direct"
     assert found["allgather"][-1]["algorithm"] == "shared_heap"
-    assert choice.rows(known, 2, Config()) == {}
+    assert choice.rows(known, 3, Config()) == {}
 
 
 # ---------------------------------------------------------------------- communicators

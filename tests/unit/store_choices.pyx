@@ -8,7 +8,7 @@ from libc.stdlib cimport calloc, free
 
 from smcoll.coll.distance cimport note_line
 from smcoll.coll.routes cimport (
-    STAGED_ROUTE, TURN_CALLS, RouteChoice, add_call, begin_choice, forget, new_choices,
+    STAGED_ROUTE, TURN_CALLS, RouteChoice, add_call, begin_choice, change_distance, new_choices,
 )
 from smcoll.segment cimport compute_layout
 from smcoll.coll.stores cimport (
@@ -127,19 +127,30 @@ def has_choice(size_t nbytes, int ranks):
     return found
 
 
-def routes_taken(ns, int calls, moves_at=()):
+cdef void notice_distance(RouteChoice *choice, int64_t line_ns) noexcept:
+    """A line takes so long from now on."""
+    cdef int64_t before = choice.distance.line_ns
+    choice.distance.line_ns = line_ns
+    change_distance(choice, before)
+
+
+def routes_taken(ns, int calls, moves_at=(), lines=None):
     """The routes of so many calls that take ``ns(route, number)`` each.
 
-    ``moves_at``: with these calls the distance of the cores is another.
+    ``moves_at``: with these calls the distance of the cores is another one, where a line takes as
+    long as ``lines`` say, or as it did neither before nor before that. At first it takes 100 ns.
     """
     cdef RouteChoice choice
     cdef int64_t now = 1
     cdef int number
+    cdef list farther = [100 * 3**(i % 3 + 1) for i in range(len(moves_at))]
+    cdef dict line_at = dict(zip(moves_at, farther if lines is None else lines))
     begin_choice(&choice, STAGED_ROUTE, 0)
+    choice.distance.line_ns = 100
     routes = []
     for number in range(calls):
-        if number in moves_at:
-            forget(&choice)
+        if number in line_at:
+            notice_distance(&choice, line_at[number])
         routes.append(choice.tried)
         now += <int64_t> ns(choice.tried, number)
         add_call(&choice, now, True)
@@ -160,7 +171,7 @@ def routes_of_two_ranks(ns, int calls, moves_at=(-1, -1)):
     for number in range(calls):
         for rank in range(2):
             if number == moves_at[rank]:
-                forget(&choices[rank])
+                notice_distance(&choices[rank], 300)
         tried = choices[0].tried, choices[1].tried
         routes.append(tried)
         now += <int64_t> ns(*tried, number)

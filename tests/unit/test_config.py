@@ -254,10 +254,9 @@ def test_two_ranks_stage_arrays_in_heaps_in_the_sections_of_private_ones(collect
     private, in_heaps = (
         select.decide(smcoll.Config(table="off"), 2, False, heaps=heaps, core_cache=1 << 20)[
             collective] for heaps in (False, True))
-    usual = private[-1]
-    direct = [row for row in in_heaps if row.algorithm == select.SHARED_HEAP]
-    assert direct
-    for row in direct:
+    for nbytes in (256 << 10, 1 << 20, 64 << 20):
+        usual, row = (select.decision_in(rows, nbytes) for rows in (private, in_heaps))
+        assert row.algorithm == select.SHARED_HEAP
         assert (row.section_bytes, row.segments) == (usual.section_bytes, usual.segments)
 
 

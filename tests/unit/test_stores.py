@@ -493,6 +493,21 @@ def test_routes_are_measured_anew_where_the_distance_has_changed(choices):
         assert followed or taken[4340:4940].count(0) == 600
 
 
+def test_the_route_of_a_distance_is_taken_again_as_soon_as_that_is_back(choices):
+    def ns(route, number):
+        return (200, 300)[route ^ (2000 <= number < 4000 or number >= 6000)]
+
+    moves_at = (2000, 4000, 6000)
+    taken = choices.routes_taken(ns, 8000, moves_at, (400, 110, 350))
+    assert set(taken[3900:4000]) == {1}
+    assert set(taken[4000:4016]) == {0}
+    assert set(taken[6000:6016]) == {1}
+    # A third distance: what is known of others does not help.
+    taken = choices.routes_taken(ns, 8000, moves_at, (400, 110, 2000))
+    assert set(taken[6000:6016]) == {0}
+    assert set(taken[7900:]) == {1}
+
+
 def test_routes_follow_when_what_is_fast_changes(choices):
     taken = choices.routes_taken(lambda route, number: (200, 300)[route ^ (number > 4000)], 12000)
     assert taken[2000:4000].count(0) > 0.9 * 2000
