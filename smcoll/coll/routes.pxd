@@ -52,12 +52,12 @@ cdef void end_messages(Detour *detour, bint staged) noexcept nogil
 # For each size, beginning with this route; to be freed. ``number``: another one for each collective
 # and purpose.
 cdef RouteChoice *new_choices(int first, int number) except NULL
+# From so many bytes on they begin with another one.
+cdef void begin_long_by(RouteChoice *choices, size_t nbytes, int route) noexcept nogil
 # (The one in use, why); ``names``: of both.
 cdef tuple describe_choice(const RouteChoice *choice, tuple names)
 # Which begins with this route.
 cdef void begin_choice(RouteChoice *choice, int route, uint32_t phase) noexcept nogil
-# From so many bytes on, another route is the first.
-cdef void begin_long_by(RouteChoice *choices, size_t nbytes, int route) noexcept nogil
 cdef void begin_by(RouteChoice *choice, int route) noexcept nogil
 cdef void note_call(Team *team, RouteChoice *choice, bint alone) noexcept nogil
 cdef void add_call(RouteChoice *choice, int64_t now, bint in_turn) noexcept nogil

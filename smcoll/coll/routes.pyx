@@ -106,7 +106,7 @@ cdef RouteChoice *new_choices(int first, int number) except NULL:
 
 
 cdef void begin_long_by(RouteChoice *choices, size_t nbytes, int route) noexcept nogil:
-    """``nbytes``: from so many on, another route than the one of all is the first."""
+    """From ``nbytes`` on calls begin with another route than shorter ones do."""
     cdef int i
     for i in range(route_class(nbytes), ROUTE_CLASSES):
         begin_choice(&choices[i], route, choices[i].phase)
@@ -178,12 +178,13 @@ cdef void add_call(RouteChoice *choice, int64_t now, bint in_turn) noexcept nogi
 
 cdef void change_distance(RouteChoice *choice, int64_t line_ns) noexcept nogil:
     """The cores are farther from each other than at ``line_ns``, or nearer: both routes are
-    measured anew, at once where nothing is known of this distance."""
+    measured anew, later where both are known from this distance."""
     cdef Finding left = choice.found
     cdef uint32_t doubled = min(choice.alarms, <uint32_t> MOST_DOUBLED)
     if is_same_distance(choice.line_ns_before, choice.distance.line_ns):
         choice.found = choice.before
-        doubled = MOST_DOUBLED
+        if choice.found.ns[0] > 0 and choice.found.ns[1] > 0:
+            doubled = MOST_DOUBLED
     else:
         choice.found.ns[0] = choice.found.ns[1] = 0
         choice.verdicts = FIRST_VERDICTS
