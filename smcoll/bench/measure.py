@@ -8,7 +8,10 @@ One block is an inner loop of calls between two barriers; a rank's time is the m
 block's time that of the slowest rank. Before each call every rank writes new data into its send
 buffer, as a program would: reducing the same unchanged buffer measures the cache. Writing takes
 time, so a block of writing alone is a contender too ("nothing"), and its time is taken off the
-others. Rooted collectives rotate the root over all ranks equally often.
+others. With ``read``, every rank reads its result behind each call; the time of reading one that
+was read before is taken off in the same way. What was written around the caches takes longer to
+read, so who does not read rates such results too high. Rooted collectives rotate the root over all
+ranks equally often.
 
 Between repetitions the distance of the ranks' cores is measured (`distance`), and ratios are made
 of those repetitions in which it was the usual one of the row.
@@ -70,6 +73,7 @@ class Settings:
     validate: bool = True
     dtype: str = "float64"  # a numpy name; floating point and integers
     root: int = -1  # of rooted collectives; -1: every rank equally often
+    read: bool = False  # results behind each call
     offset: int = 16  # where in a page arrays begin: malloc puts large ones, so numpy's, at 16
 
 
@@ -290,11 +294,29 @@ class _Blocks:
         send = array_at(offset, workload.sent(place), bench.dtype)
         recv = array_at(offset, workload.received(place) if workload.received else 0, bench.dtype)
         self.loop, self.arguments = workload.loop, workload.arguments(send, recv, place)
+        self.idle, self.nothing = workload.idle, None
+        self.rank, self.reads = place.rank, workload.reads
+        self.result = recv if workload.received else send
         self.view = memoryview(send)
         self.data = [memoryview(np.full_like(send, 1 + (place.rank + change) % 64))
                      for change in range(2)]
         self.schedules: dict[int, list[tuple[int, int]]] = {}
         self.calls = [contender.call_of(collective) for contender in bench.contenders]
+        if bench.settings.read and len(self.result):
+            self.idle, self.nothing = self.loop, self.with_reading(lambda *_: None)
+            self.calls = [self.with_reading(call) for call in self.calls]
+
+    def with_reading(self, call: Callable) -> Callable:
+        """The call, and then what a program does with its result: it reads it."""
+        rank, reads, read = self.rank, self.reads, self.result.max
+
+        def call_and_read(*arguments):
+            call(*arguments)
+            # Of rooted calls the last argument is the root.
+            if reads(rank, arguments[-1]):
+                read()
+
+        return call_and_read
 
     def schedule(self, calls: int) -> list[tuple[int, int]]:
         """(root, which data) of each call."""
@@ -305,10 +327,10 @@ class _Blocks:
         return self.schedules[calls]
 
     def time(self, contender: int, calls: int) -> float:
-        """µs per call of this rank; contender -1 does nothing but change data."""
+        """µs per call of this rank; contender -1 does nothing but change data, and read."""
         schedule = self.schedule(calls)
         if contender < 0:
-            loop, call = WORKLOADS[self.collective].idle, None
+            loop, call = self.idle, self.nothing
         else:
             loop, call = self.loop, self.calls[contender]
             self.bench.contenders[contender].prepare()

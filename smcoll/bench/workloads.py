@@ -9,6 +9,7 @@ half times as many elements), so that they are not the plain forms in disguise.
 from __future__ import annotations
 
 import functools
+import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -150,6 +151,7 @@ class Workload:
 
     ``expected(place, root, data)``: what ``recv`` holds on that rank; None where that is undefined.
     ``data(rank)`` is all that a rank sends, ``data(rank, start, stop)`` a part of it.
+    ``reads(rank, root)``: whether that rank has a result, which its program would read.
     """
 
     method: str
@@ -160,6 +162,7 @@ class Workload:
     rooted: bool = False
     arguments: Callable = lambda send, recv, place: (send, recv)
     idle: Callable = _nothing_loop
+    reads: Callable[[int, int], bool] = lambda rank, root: True
 
 
 def _concatenated(place, root, data):
@@ -208,16 +211,18 @@ WORKLOADS: dict[str, Workload] = {
                         arguments=lambda *_: (), idle=_empty_loop),
     "bcast": Workload("Bcast", _buffer_root_loop, _vector, None,
                       lambda place, root, data: data(root), rooted=True,
-                      arguments=lambda send, recv, place: (send,)),
+                      arguments=lambda send, recv, place: (send,), reads=operator.ne),
     "reduce": Workload("Reduce", _two_buffers_operation_root_loop, _vector, _vector,
-                       _at_root(lambda place, root, data: _sum(place, data)), rooted=True),
+                       _at_root(lambda place, root, data: _sum(place, data)), rooted=True,
+                       reads=operator.eq),
     "allreduce": Workload("Allreduce", _two_buffers_loop, _vector, _vector,
                           lambda place, root, data: _sum(place, data)),
     "gather": Workload("Gather", _two_buffers_root_loop, _vector, _total,
-                       _at_root(_concatenated), rooted=True),
+                       _at_root(_concatenated), rooted=True, reads=operator.eq),
     "gatherv": Workload(
         "Gatherv", _two_buffers_root_loop, _mine, _total, _at_root(_concatenated), rooted=True,
-        arguments=lambda send, recv, place: (send, _with_counts(recv, place, place.blocks()))),
+        arguments=lambda send, recv, place: (send, _with_counts(recv, place, place.blocks())),
+        reads=operator.eq),
     "scatter": Workload(
         "Scatter", _from_root_loop, _total, _vector,
         lambda place, root, data: data(root, *_block(place)), rooted=True,

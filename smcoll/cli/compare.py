@@ -64,6 +64,9 @@ def compare_command(
         rich_help_panel=options.SWITCHES, help="Show the slowest and the fastest block, too.",
         )] = False,
     validate: options.Validate = True,
+    read: Annotated[bool, typer.Option(
+        "--read", metavar=options.FLAG, show_default=False, rich_help_panel=options.SWITCHES,
+        help="Read results behind each call, as programs do.")] = False,
     point_to_point: Annotated[bool, typer.Option(
         metavar=options.FLAG, show_default="on", rich_help_panel=options.SWITCHES,
         help="Also against MPI forced onto point-to-point messages.")] = True,
@@ -91,7 +94,7 @@ def compare_command(
         names, selection.sizes(sizes, factor, size_list, dtype.itemsize),
         {"budget": budget, "repetitions": repetitions, "iterations": iterations, "warmup": warmup,
          "validate": validate, "dtype": dtype.name, "root": selection.root(root),
-         "offset": offset},
+         "offset": offset, "read": read},
         selection.algorithms(algorithms, names), limit, selection.thread_level(thread_level),
         heap=heap)
     limits = selection.limits(limits_file) if limits_file else None
@@ -199,7 +202,7 @@ def print_table(console: Console, meta: dict, job: dict, rows: list[dict], full:
 def print_notes(console: Console, record: dict) -> None:
     """How it was measured, and what was found wrong."""
     meta, settings = record["meta"], record["meta"]["point_to_point"]
-    compare_output.print_how(console, record["rows"])
+    compare_output.print_how(console, record["rows"], meta["task"]["settings"]["read"])
     forced = settings or mpi_settings.point_to_point_settings(meta["mpi"]["family"])
     text = " ".join(f"{name}={value}" for name, value in forced.items())
     prose(console, f"point-to-point: a second job with {text}" if settings else

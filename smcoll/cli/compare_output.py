@@ -121,8 +121,8 @@ def summary(rows: Sequence[dict]) -> str:
     return text + (f", wrong {found['wrong']}" if found["wrong"] else "")
 
 
-def print_how(console: Console, rows: Sequence[dict]) -> None:
-    """What the tables' words mean."""
+def print_how(console: Console, rows: Sequence[dict], read: bool) -> None:
+    """What the tables' words mean. ``read``: of results, while they were measured."""
     console.print()
     prose(console, "us: median over blocks of the slowest rank's mean time of a call. times "
           "faster: the MPI's time / smcoll's, block by block in the same job; undecided where the "
@@ -133,7 +133,8 @@ def print_how(console: Console, rows: Sequence[dict]) -> None:
     checked = Counter(row["valid"] is not None for row in rows)
     prose(console, "smcoll's path: " + ", ".join(
         path if len(paths) == 1 else f"{path} in {count} rows" for path, count in paths.items())
-        + "; results were " + ("checked." if checked[True] else "not checked."))
+        + "; results were " + ("checked" if checked[True] else "not checked")
+        + (", and read behind each call." if read else "."))
 
 
 def print_problems(console: Console, rows: Sequence[dict]) -> None:

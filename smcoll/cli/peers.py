@@ -108,7 +108,8 @@ def measure_peer(task: CompareTask, environment: str, setting: str, counts: list
                 "-c" if settings["validate"] else "-C", "--no-point-to-point",
                 # Who was asked here is not asked again.
                 "--mpi-setting", setting, "--yes", "--json", file,
-                *(["--heap"] if task.heap else []), *where.options()]
+                *(["--heap"] if task.heap else []), *(["--read"] if settings["read"] else []),
+                *where.options()]
             process = cleared_away.enter_context(subprocess.Popen(
                 [python_of(environment), "-m", "smcoll", "compare", *map(str, options)],
                 stdout=subprocess.DEVNULL, stderr=None if sys.stderr.isatty() else subprocess.PIPE,
@@ -181,5 +182,5 @@ def print_record(console: Console, record: dict, full: bool) -> None:
         prose(console, f"{ranks} ranks, beside the fastest MPI of each row: "
               f"{compare_output.summary(rows)} (fastest: " + ", ".join(
                   f"{name} in {count}" for name, count in fastest.items()) + ")")
-    compare_output.print_how(console, record["rows"])
+    compare_output.print_how(console, record["rows"], record["meta"]["task"]["settings"]["read"])
     compare_output.print_problems(console, record["rows"])

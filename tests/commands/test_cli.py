@@ -341,14 +341,17 @@ def test_compare_one_algorithm_one_thread_level(tmp_path):
 
 def test_compare_inside_a_job(tmp_path):
     job = launch.run(2, launch.own_command(
-        "compare", "-m", "8:8", "--collectives", "bcast", "--budget", "0.02",
+        "compare", "-m", "8:8", "--collectives", "bcast", "--budget", "0.02", "--read",
         "--json", str(tmp_path / "out.json")), 60, capture_output=True, text=True,
         stdin=subprocess.DEVNULL)
     assert job.returncode == 0, job.stderr
     assert "point-to-point: not measured" in job.stdout
     assert "faster in" in job.stdout
-    row, = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert "results were checked, and read behind each call" in " ".join(job.stdout.split())
+    record = json.loads((tmp_path / "out.json").read_text())
+    row, = record["rows"]
     assert row["ranks"] == 2 and row["valid"] is True
+    assert record["meta"]["task"]["settings"]["read"] is True
 
 
 @pytest.mark.lengthy

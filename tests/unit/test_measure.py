@@ -6,9 +6,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 from smcoll.bench import measure
-from smcoll.bench.measure import Bench, Result, Settings
+from smcoll.bench.measure import Bench, Contender, Result, Settings
+from smcoll.bench.workloads import WORKLOADS
 from smcoll.topology import node
 from smcoll.tuning import distance
 
@@ -74,3 +76,30 @@ def test_the_distance_of_cores_is_measured_and_named():
     assert len(found) == min(len(cpus) - 1, distance.MOST_PAIRS)
     assert all(first == cpus[0] and ns > 0 for first, _, ns in found)
     assert distance.farthest(cpus[:1]) is None
+
+
+@pytest.mark.parametrize(("collective", "roots"), [
+    ("reduce", [1]), ("gather", [1]), ("gatherv", [1]), ("bcast", [0, 2]), ("scatter", [0, 1, 2])])
+def test_a_result_is_read_by_the_ranks_that_have_one(collective, roots):
+    read = []
+    blocks = object.__new__(measure._Blocks)
+    blocks.rank, blocks.reads = 1, WORKLOADS[collective].reads
+    blocks.result = SimpleNamespace(max=lambda: read.append(called[-1]))
+    called = []
+    call = blocks.with_reading(lambda *arguments: called.append(arguments[-1]))
+    for root in range(3):
+        call("send", "recv", root)
+    assert called == [0, 1, 2] and read == roots
+
+
+def test_what_reading_alone_takes_is_measured_by_the_same_loop():
+    bench = Bench(MPI.COMM_SELF, [Contender("smcoll", lambda collective: lambda *_: None)],
+                  Settings(read=True))
+    try:
+        for collective in WORKLOADS:
+            blocks = measure._Blocks(bench, collective, 64)
+            assert (blocks.nothing is None) == (collective == "barrier")
+            for contender in (-1, 0):
+                assert blocks.time(contender, 3) > 0
+    finally:
+        bench.close()
