@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 from smcoll.bench import measure
 from smcoll.bench.measure import Bench, Contender, Result, Settings
@@ -92,8 +91,9 @@ def test_a_result_is_read_by_the_ranks_that_have_one(collective, roots):
     assert called == [0, 1, 2] and read == roots
 
 
-def test_what_reading_alone_takes_is_measured_by_the_same_loop():
-    bench = Bench(MPI.COMM_SELF, [Contender("smcoll", lambda collective: lambda *_: None)],
+@pytest.mark.mpi(2)
+def test_what_reading_alone_takes_is_measured_by_the_same_loop(comm_world):
+    bench = Bench(comm_world, [Contender("smcoll", lambda collective: lambda *_: None)],
                   Settings(read=True))
     try:
         for collective in WORKLOADS:
