@@ -37,7 +37,7 @@ cdef struct RouteChoice:
     Distance distance
     int64_t line_ns_before     # of the distance before it changed; 0: it never did
     Finding before             # what was found at that one
-    uint32_t alarms            # how often it has changed since the route was
+    uint32_t alarms            # how often the distance has changed since the route did
     int64_t ended              # the last call; 0: there was none
     double sample[BURST_CALLS]  # of this burst, in ascending order
 

@@ -65,7 +65,7 @@ DIRECT_AT_MOST = {"bcast": (0, 8 << 20), "allgather": (UNLIMITED, 512 * KIB),
 MEASURED_FROM = 256 * KIB
 # Between two ranks, the root of a shorter Gather would wait for the other one's copy, or make it
 # alone; staged, both work at the same time. In place it gains little near, and takes twice as long
-# far.
+# far (AMD families 25 and 26).
 LONG_GATHER = 16 << 20
 # Two ranks' first calls, before anything is measured, are in place from here on; in other
 # collectives where both cores' own caches could not hold the array.
@@ -253,14 +253,13 @@ def direct_sizes(config, ranks: int, core_cache: int = 0) -> dict[str, int]:
 
     Of what a rank hands out in a Scatter or Alltoall a message is one part.
     """
-    shortest = gather = part = shortest_direct(config, ranks, core_cache)
-    if ranks == 2:
-        gather = max(shortest, LONG_GATHER)
-    else:
-        part = max(config.internals.heap_threshold, 2 * core_cache // ranks)
+    shortest = shortest_direct(config, ranks, core_cache)
     if config.internals.direct_size:
-        gather = part = shortest
-    return {"gather": gather, "scatter": part, "alltoall": part}
+        return dict.fromkeys(STREAMED, shortest)
+    if ranks == 2:
+        return dict.fromkeys(STREAMED, shortest) | {"gather": max(shortest, LONG_GATHER)}
+    part = max(config.internals.heap_threshold, 2 * core_cache // ranks)
+    return {"gather": shortest, "scatter": part, "alltoall": part}
 
 
 def measured_in_heaps(config, ranks: int, core_cache: int = 0) -> dict[str, int]:

@@ -137,8 +137,8 @@ cdef void notice_distance(RouteChoice *choice, int64_t line_ns) noexcept:
 def routes_taken(ns, int calls, moves_at=(), lines=None):
     """The routes of so many calls that take ``ns(route, number)`` each.
 
-    ``moves_at``: with these calls the distance of the cores is another one, where a line takes as
-    long as ``lines`` say, or as it did neither before nor before that. At first it takes 100 ns.
+    ``moves_at``: with these calls the distance of the cores is another one. ``lines``: how many ns
+    a line takes then; without it, each distance differs from the two before. At first it is 100.
     """
     cdef RouteChoice choice
     cdef int64_t now = 1

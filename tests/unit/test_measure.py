@@ -99,6 +99,7 @@ def test_what_reading_alone_takes_is_measured_by_the_same_loop(comm_world):
         for collective in WORKLOADS:
             blocks = measure._Blocks(bench, collective, 64)
             assert (blocks.nothing is None) == (collective == "barrier")
+            assert (blocks.idle is blocks.loop) == (collective != "barrier")
             for contender in (-1, 0):
                 assert blocks.time(contender, 3) > 0
     finally:
