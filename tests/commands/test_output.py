@@ -115,7 +115,8 @@ def test_what_commands_print_fits_80_columns(monkeypatch):
             model_output.compared_table(compared, "2 ranks"))),
         "model": printed_by(lambda console: console.print(
             model_output.predictions_table(model, "2 ranks"))),
-        "compare": printed_by(compare_output.print_how, rows),
+        "compare": printed_by(compare_output.print_how, rows, False),
+        "compare --read": printed_by(compare_output.print_how, rows, True),
         "info": printed_by(info.print_facts, info.gather(4) | {"mpi": {
             "family": None, "problem": "there is none"}}),
         "info --config": printed_by(info.print_settings, config.describe()),
