@@ -33,7 +33,7 @@ cdef struct RouteChoice:
     uint32_t phase             # by how many bursts trials are earlier than those of phase 0
     uint32_t calls             # of this burst so far, that count
     uint32_t verdicts          # how many trials there were
-    uint32_t wins              # in a row that the other one has won
+    double gained              # by the other one, in trials that it has won in a row
     Distance distance
     int64_t line_ns_before     # of the distance before it changed; 0: it never did
     Finding before             # what was found at that one

@@ -8,9 +8,9 @@ ranks copy at once: so it is measured. (Not in an Alltoall of more than two that
 chunks; receivers follow. So each rank may choose for itself, and takes the route by which its calls
 took less time. Both have a burst of calls at the beginning, behind one that does not count, since
 memory is touched there for the first time; the slower one has another now and then, the rarer the
-slower it was. Only who wins two trials in a row is taken. Where the distance of the cores changes
-(``distance``), what was measured at the one before is kept for its return, and both routes are
-measured anew.
+slower it was. Only who wins two trials in a row is taken, or more where it wins by less. Where the
+distance of the cores changes (``distance``), what was measured at the one before is kept for its
+return, and both routes are measured anew.
 
 What counts is the time from one call's end to the next one's, not that in the call. A rank's own
 calls become shorter where receivers copy for it, and then all take longer; and who reads lines in
@@ -63,15 +63,20 @@ cdef enum:
     # differ by each power of two.
     BETWEEN_SIZES = 11
     BETWEEN_COLLECTIVES = 5
-    # Neighbours disturb a virtual machine for as long as a trial, and what is taken is kept for
-    # long: so it has to win twice, with a burst of the one in use in between.
-    WINS = 2
+    # Between trials that a route wins in a row: one of the route in use.
     BEFORE_NEXT_WIN = 1
     # Of an Allgather's calls. Longer than the first bursts of staged messages, so that the kernel
     # has had its trial.
     DETOUR_BEHIND = 4 * BURST_CALLS
 
-cdef double FASTER = 0.9       # a route replaces another that takes more than 1 / FASTER as long
+# What a route gains in a trial, as a part of the time by the one in use: clearly faster from here
+# on; with less than the second the trial is not won.
+cdef double CLEAR_GAIN = 0.1
+cdef double LEAST_GAIN = 0.02
+# A route is taken once its gains in a row add up to this: twice a tenth, four times a twentieth.
+# Neighbours disturb a virtual machine for as long as a trial, and what is taken is kept for long:
+# so no single trial counts for more than a tenth.
+cdef double ENOUGH_GAINED = 2 * CLEAR_GAIN
 
 
 cdef int route_class(size_t nbytes) noexcept nogil:
@@ -125,7 +130,8 @@ cdef void begin_choice(RouteChoice *choice, int route, uint32_t phase) noexcept 
     choice.phase = phase
     choice.ended = 0
     choice.ends = 0
-    choice.calls = choice.verdicts = choice.wins = choice.alarms = 0
+    choice.calls = choice.verdicts = choice.alarms = 0
+    choice.gained = 0
     choice.found.ns[0] = choice.found.ns[1] = 0
     choice.next_trial = FIRST_TRIAL + phase % 2
     choice.distance.moves = choice.distance.looks = choice.distance.unlike = 0
@@ -191,7 +197,8 @@ cdef void change_distance(RouteChoice *choice, int64_t line_ns) noexcept nogil:
     choice.line_ns_before = line_ns
     choice.before = left
     choice.tried = choice.found.taken
-    choice.calls = choice.wins = 0
+    choice.calls = 0
+    choice.gained = 0
     choice.next_trial = burst_behind(choice, choice.ends // BURST_CALLS + 1,
                                      BETWEEN_MOVES << doubled)
     choice.alarms += 1
@@ -206,7 +213,12 @@ cdef inline uint64_t burst_behind(const RouteChoice *choice, uint64_t burst,
 cdef bint is_overtaken(const RouteChoice *choice) noexcept nogil:
     """Whether calls took clearly less time by the other route, when that was measured last."""
     cdef const Finding *found = &choice.found
-    return 0 < found.ns[1 - found.taken] < FASTER * found.ns[found.taken]
+    return found.ns[1 - found.taken] > 0 and gain(found) > CLEAR_GAIN
+
+
+cdef inline double gain(const Finding *found) noexcept nogil:
+    """By the other route; both are known."""
+    return 1 - found.ns[1 - found.taken] / found.ns[found.taken]
 
 
 cdef void end_burst(RouteChoice *choice, bint in_turn) noexcept nogil:
@@ -221,7 +233,7 @@ cdef void end_burst(RouteChoice *choice, bint in_turn) noexcept nogil:
     else:
         found.ns[found.taken] = median
     choice.tried = found.taken
-    if burst >= choice.next_trial or (in_turn and choice.wins == 0 and is_overtaken(choice)):
+    if burst >= choice.next_trial or (in_turn and choice.gained == 0 and is_overtaken(choice)):
         choice.tried = 1 - found.taken
 
 
@@ -230,12 +242,16 @@ cdef void end_trial(RouteChoice *choice, uint64_t burst) noexcept nogil:
     cdef uint64_t between = FIRST_BETWEEN
     cdef Finding *found = &choice.found
     cdef double excess
-    choice.wins = choice.wins + 1 if is_overtaken(choice) else 0
-    if choice.wins == WINS:
+    if gain(found) < LEAST_GAIN:
+        choice.gained = 0
+    else:
+        choice.gained += min(gain(found), CLEAR_GAIN)
+    if choice.gained >= ENOUGH_GAINED:
         found.taken = choice.tried
-        choice.wins = choice.alarms = 0
+        choice.gained = 0
+        choice.alarms = 0
     choice.verdicts += 1
-    if choice.wins > 0:
+    if choice.gained > 0:
         choice.next_trial = burst + BEFORE_NEXT_WIN
         return
     if choice.verdicts > FIRST_VERDICTS:

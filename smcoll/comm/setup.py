@@ -209,7 +209,7 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instruc
             if reads:
                 engine.use_processes(
                     memories, select.kernel_copy_sizes(config, size, core_cache, cache),
-                    select.measured_routes(config, size, oversubscribed))
+                    select.measured_routes(config, size, oversubscribed, cache))
             if learns:
                 cpus = max(1, int(min(len(frozenset().union(*masks)), quota)))
                 engine.learn(to_learn, records[0]["known"], kind, cpus, config.learn == "on")

@@ -89,7 +89,8 @@ cdef class PeerMemory:
         """The ranks can read each other's memory through the kernel: every one's record.
 
         ``sizes``: from how many bytes handed out they do, by collective; in those that are
-        ``measured`` where it turns out to be faster.
+        ``measured`` where it turns out to be faster: the first calls from so many bytes on, with
+        None no first calls.
         """
         cdef Team *team = &self.member.team
         cdef int rank, number
@@ -103,9 +104,11 @@ cdef class PeerMemory:
             team.kernel_copy_from[<int> COLLECTIVE_NUMBERS[collective]] = nbytes
         self.kernel_copy_sizes = sizes
         self.measured_routes = set(measured)
-        for collective in measured:
+        for collective, first_in_place in measured.items():
             number = COLLECTIVE_NUMBERS[collective]
             self.routes[number] = new_choices(STAGED_ROUTE, number)
+            if first_in_place is not None:
+                begin_long_by(self.routes[number], first_in_place, IN_PLACE_ROUTE)
 
     cdef void keep(self, const void *buffer) noexcept nogil:
         """This rank leaves a call in which others may still use ``buffer`` where it lies."""

@@ -199,6 +199,12 @@ def default_radix(ranks: int, oversubscribed: bool) -> int:
     return 4
 
 
+def outgrown_by_alltoalls(ranks: int, cache: int) -> int:
+    """How many bytes a rank hands out in an Alltoall where the arrays of all ranks are twice as
+    large as their last-level caches together (``cache`` bytes; 0 if unknown)."""
+    return max(256 * KIB, (cache or 32 << 20) * (ranks - 1) // (ranks * ranks))
+
+
 def kernel_copy_sizes(config, ranks: int, core_cache: int = 0, cache: int = 0) -> dict[str, int]:
     """From how many bytes handed out messages are read in their sender's memory, by collective.
 
@@ -213,14 +219,20 @@ def kernel_copy_sizes(config, ranks: int, core_cache: int = 0, cache: int = 0) -
     fixed = config.internals.kernel_copy_size
     if ranks > 2:
         return {"scatter": fixed or 1536 * KIB,
-                "alltoall": fixed or max(
-                    256 * KIB, (cache or 32 << 20) * (ranks - 1) // (ranks * ranks))}
+                "alltoall": fixed or outgrown_by_alltoalls(ranks, cache)}
     return {"scatter": fixed or 256 * KIB, "alltoall": fixed or 256 * KIB,
             "allgather": fixed or max(512 * KIB, core_cache // 2)}
 
 
-def measured_routes(config, ranks: int, oversubscribed: bool) -> tuple[str, ...]:
-    """Collectives whose senders find out whether staging or the kernel is faster (`routes`).
+def measured_routes(config, ranks: int, oversubscribed: bool,
+                    cache: int = 0) -> dict[str, int | None]:
+    """Collectives whose senders find out whether staging or the kernel is faster (`routes`), and
+    from how many bytes handed out on their first calls go through the kernel; None: they don't.
+
+    Between two ranks these do where all arrays of an Alltoall are twice as large as the last-level
+    caches together (``cache`` bytes; 0 if unknown): there the kernel was faster, or as fast (AMD
+    family 25 near and far, 26 near; docs/notebook-heap.md), and of so long calls a program may make
+    too few to find out.
 
     In a Scatter to several ranks the kernel is: they copy at once what the root would have to copy
     alone. The root's own time would not tell, for it may run ahead of them. Nor does a rank's time
@@ -228,10 +240,11 @@ def measured_routes(config, ranks: int, oversubscribed: bool) -> tuple[str, ...]
     are, trials would be a large part: there it is used from its size on.
     """
     if config.internals.kernel_copy_size:
-        return ()
+        return {}
     if ranks == 2:
-        return ("scatter", "alltoall", "allgather")
-    return () if oversubscribed else ("alltoall",)
+        outgrown = outgrown_by_alltoalls(ranks, cache)
+        return {"scatter": outgrown, "alltoall": outgrown, "allgather": None}
+    return {} if oversubscribed else {"alltoall": None}
 
 
 def shortest_direct(config, ranks: int, core_cache: int) -> int:

@@ -465,6 +465,19 @@ def test_the_faster_route_is_found_and_the_slower_one_seldom_tried(choices):
     assert set(staged[:40]) == set(kernel[:40]) == {0, 1}
 
 
+@pytest.mark.parametrize("gain, trials", [(0.11, 2), (0.06, 4), (0.03, 7)])
+def test_a_route_that_gains_less_has_to_win_more_trials(choices, gain, trials):
+    taken = choices.routes_taken(lambda route, _: (1, 1 - gain)[route] * 1_000_000, 1000)
+    bursts = [taken[first] for first in range(0, 1000, 8)]
+    last_trial = list(itertools.pairwise(bursts)).index((1, 1))
+    assert bursts[:last_trial + 1].count(1) == trials
+
+
+def test_routes_that_take_the_same_time_stay(choices):
+    taken = choices.routes_taken(lambda route, _: (100, 99)[route] * 10_000, 8000)
+    assert taken.count(1) < 0.05 * 8000
+
+
 def test_the_first_calls_of_a_route_may_be_slow_without_deciding(choices):
     taken = choices.routes_taken(lambda route, number: 200 + 5000 * (number < 8) + 50 * route, 1000)
     assert taken[100:].count(0) > 0.9 * 900

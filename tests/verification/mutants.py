@@ -215,7 +215,7 @@ MUTANTS = (
            (Edit("smcoll/coll/routes.pyx", "((burst + choice.phase) // between + 1) * between -",
                  "burst + between + choice.phase -"),), "tests/unit/test_stores.py -k one_by_one"),
     Mutant("routes_that_become_slow_wait_for_their_trial", "-",
-           (Edit("smcoll/coll/routes.pyx", "(in_turn and choice.wins == 0 and", "(False and"),),
+           (Edit("smcoll/coll/routes.pyx", "(in_turn and choice.gained == 0 and", "(False and"),),
            "tests/unit/test_stores.py -k become_slow"),
     Mutant("routes_of_one_loop_tried_together", "-",
            (Edit("smcoll/coll/routes.pyx",
