@@ -60,8 +60,9 @@ class Decision:
 # root and reader copy at the same time. Where heaps were tuned, what was measured decides.
 DIRECT_AT_MOST = {"bcast": (0, 8 << 20), "allgather": (UNLIMITED, 512 * KIB),
                   "scan": (0, 0), "exscan": (0, 0)}
-# Two ranks measure from here on whether arrays in heaps are used there. Shorter ones cost less than
-# a trial could tell (the smallest class of `coll.routes`).
+# Two ranks measure from here on whether data are used where they lie: arrays in heaps, messages
+# through the kernel. Shorter ones cost less than a trial could tell (`coll.routes`, whose smallest
+# class this is).
 MEASURED_FROM = 256 * KIB
 # Between two ranks, the root of a shorter Gather would wait for the other one's copy, or make it
 # alone; staged, both work at the same time. In place it gains little near, and takes twice as long
@@ -202,7 +203,7 @@ def default_radix(ranks: int, oversubscribed: bool) -> int:
 def outgrown_by_alltoalls(ranks: int, cache: int) -> int:
     """How many bytes a rank hands out in an Alltoall where the arrays of all ranks are twice as
     large as their last-level caches together (``cache`` bytes; 0 if unknown)."""
-    return max(256 * KIB, (cache or 32 << 20) * (ranks - 1) // (ranks * ranks))
+    return max(MEASURED_FROM, (cache or 32 << 20) * (ranks - 1) // (ranks * ranks))
 
 
 def kernel_copy_sizes(config, ranks: int, core_cache: int = 0, cache: int = 0) -> dict[str, int]:
@@ -220,7 +221,7 @@ def kernel_copy_sizes(config, ranks: int, core_cache: int = 0, cache: int = 0) -
     if ranks > 2:
         return {"scatter": fixed or 1536 * KIB,
                 "alltoall": fixed or outgrown_by_alltoalls(ranks, cache)}
-    return {"scatter": fixed or 256 * KIB, "alltoall": fixed or 256 * KIB,
+    return {"scatter": fixed or MEASURED_FROM, "alltoall": fixed or MEASURED_FROM,
             "allgather": fixed or max(512 * KIB, core_cache // 2)}
 
 

@@ -10,6 +10,8 @@ from mpi4py import MPI
 
 import smcoll
 from smcoll.memory import cross_memory
+from smcoll.topology import sysfs
+from smcoll.tuning import select
 
 pytestmark = pytest.mark.one_node
 
@@ -48,6 +50,18 @@ def test_blocks_are_copied_once_to_their_ranks(comm):
             if comm.rank != root and recv.nbytes > WORTH_READING:
                 received += recv.nbytes
             assert direct_bytes(comm) == received
+
+
+@pytest.mark.mpi(2)
+def test_first_calls_are_copied_so_where_an_alltoall_outgrows_the_caches(comm_world):
+    nbytes, caches = sysfs.last_level_caches()
+    outgrown = select.outgrown_by_alltoalls(2, nbytes * min(caches, 2))
+    with smcoll.Comm(comm_world) as comm:
+        skip_where_refused(comm)
+        for collective in ("scatter", "alltoall"):
+            routes = [comm.explain(collective, handed_out).parameters["route"]
+                      for handed_out in (outgrown // 4, 2 * outgrown)]
+            assert routes == ["staged", "in its sender's memory"]
 
 
 @pytest.mark.mpi(3)
