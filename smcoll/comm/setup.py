@@ -195,8 +195,7 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instruc
                                 progress.poke, budget,
                                 locations=locations)
             engine.use_core_cache(core_cache)
-            nbytes, caches = sysfs.last_level_caches()
-            cache = nbytes * min(caches, size)
+            cache = sysfs.last_level_caches(size)
             if not config.internals.streaming_size:
                 engine.write_around_caches(select.streaming_sizes(size, cache))
                 engine.measure_results(select.measured_results_from(size, cache))
@@ -204,8 +203,8 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instruc
             engine.use(decisions)
             # Behind `use`, which is the end of measuring in heaps.
             if heaps is not None:
-                engine.use_heaps(heaps, select.direct_sizes(config, size, core_cache),
-                                 select.measured_in_heaps(config, size, core_cache))
+                engine.use_heaps(heaps, select.direct_sizes(config, size, core_cache, cache),
+                                 select.measured_in_heaps(config, size, core_cache, cache))
             if reads:
                 engine.use_processes(
                     memories, select.kernel_copy_sizes(config, size, core_cache, cache),

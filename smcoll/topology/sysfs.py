@@ -66,17 +66,18 @@ def caches(folder: Path) -> list[tuple[str, frozenset[int]]]:
 
 
 @functools.cache
-def last_level_caches(root: Path = ROOT) -> tuple[int, int]:
-    """Bytes of one of the online CPUs' last-level caches, and how many there are of them.
+def last_level_caches(ranks: int, root: Path = ROOT) -> int:
+    """Bytes of the last-level caches that so many ranks have together, at best one each.
 
-    (0, 0) where /sys doesn't tell. All are taken to be like the first CPU's. To a virtual machine
+    0 where /sys doesn't tell. All are taken to be like the first CPU's. To a virtual machine
     /sys tells of the whole cache, which other machines use, too: no CPU of ours counts for more
     than ``MOST_FOR_A_CPU``.
     """
     online = cpu_list(root / "cpu" / "online") or frozenset([0])
     found = [(one["level"], min(one["bytes"], MOST_FOR_A_CPU * one["cpus"]),
               len(online) // one["cpus"]) for one in data_caches(root)]
-    return max(found, default=(0, 0, 0))[1:]
+    _, nbytes, caches = max(found, default=(0, 0, 0))
+    return nbytes * min(caches, ranks)
 
 
 def core_cache(root: Path = ROOT) -> int:

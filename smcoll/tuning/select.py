@@ -64,13 +64,8 @@ DIRECT_AT_MOST = {"bcast": (0, 8 << 20), "allgather": (UNLIMITED, 512 * KIB),
 # through the kernel. Shorter ones cost less than a trial could tell (`coll.routes`, whose smallest
 # class this is).
 MEASURED_FROM = 256 * KIB
-# Between two ranks, the root of a shorter Gather would wait for the other one's copy, or make it
-# alone; staged, both work at the same time. In place it gains little near, and takes twice as long
-# far (AMD families 25 and 26).
-LONG_GATHER = 16 << 20
-# Two ranks' first calls, before anything is measured, are in place from here on; in other
-# collectives where both cores' own caches could not hold the array.
-FIRST_IN_PLACE = {"gather": LONG_GATHER, "allgather": 16 << 20, "scatter": 8 << 20}
+# Where /sys does not tell how large the ranks' last-level caches are together.
+USUAL_CACHES = 32 << 20
 REASONS = {"table": "decision table measured by smcoll tune",
            "model": "performance model with this machine's parameters"}
 
@@ -203,7 +198,7 @@ def default_radix(ranks: int, oversubscribed: bool) -> int:
 def outgrown_by_alltoalls(ranks: int, cache: int) -> int:
     """How many bytes a rank hands out in an Alltoall where the arrays of all ranks are twice as
     large as their last-level caches together (``cache`` bytes; 0 if unknown)."""
-    return max(MEASURED_FROM, (cache or 32 << 20) * (ranks - 1) // (ranks * ranks))
+    return max(MEASURED_FROM, (cache or USUAL_CACHES) * (ranks - 1) // (ranks * ranks))
 
 
 def kernel_copy_sizes(config, ranks: int, core_cache: int = 0, cache: int = 0) -> dict[str, int]:
@@ -262,21 +257,26 @@ def shortest_direct(config, ranks: int, core_cache: int) -> int:
     return config.internals.direct_size or max(config.internals.heap_threshold, shortest)
 
 
-def direct_sizes(config, ranks: int, core_cache: int = 0) -> dict[str, int]:
+def direct_sizes(config, ranks: int, core_cache: int = 0, cache: int = 0) -> dict[str, int]:
     """From how many bytes messages may be read in their sender's shared heap, by collective.
 
-    Of what a rank hands out in a Scatter or Alltoall a message is one part.
+    Of what a rank hands out in a Scatter or Alltoall a message is one part. Between two ranks, the
+    root of a Gather would wait for the other one's copy, or make it alone; staged, both work at the
+    same time. As long as messages fit the last-level caches (of ``cache`` bytes together; 0 if
+    unknown), in place it gains little near, and takes twice as long far (AMD families 25 and 26).
     """
     shortest = shortest_direct(config, ranks, core_cache)
     if config.internals.direct_size:
         return dict.fromkeys(STREAMED, shortest)
     if ranks == 2:
-        return dict.fromkeys(STREAMED, shortest) | {"gather": max(shortest, LONG_GATHER)}
+        return dict.fromkeys(STREAMED, shortest) | {
+            "gather": max(shortest, (cache or USUAL_CACHES) // 2)}
     part = max(config.internals.heap_threshold, 2 * core_cache // ranks)
     return {"gather": shortest, "scatter": part, "alltoall": part}
 
 
-def measured_in_heaps(config, ranks: int, core_cache: int = 0) -> dict[str, int]:
+def measured_in_heaps(config, ranks: int, core_cache: int = 0,
+                      cache: int = 0) -> dict[str, int]:
     """Collectives in which it is found out whether staging is faster than a shared heap (`routes`),
     and from how many bytes on their first calls are not staged.
 
@@ -288,7 +288,8 @@ def measured_in_heaps(config, ranks: int, core_cache: int = 0) -> dict[str, int]
         return {}
     first = dict.fromkeys(("reduce", "allreduce", "reduce_scatter", "allgather"), 2 * core_cache)
     if ranks == 2:
-        first |= FIRST_IN_PLACE | {"alltoall": core_cache}
+        half = (cache or USUAL_CACHES) // 2
+        first |= {"gather": half, "allgather": half, "scatter": half // 2, "alltoall": core_cache}
     return {collective: nbytes for collective, nbytes in first.items()
             if collective in STREAMED or collective not in config.named}
 
@@ -302,7 +303,7 @@ def streaming_sizes(ranks: int, cache: int) -> dict[str, int]:
     don't care, a long Scatter goes through the kernel. Where a rank's result is reduced straight
     into its array it does not (Scan, Exscan: not here).
     """
-    cache = cache or 32 << 20
+    cache = cache or USUAL_CACHES
     # How many bytes the arrays of all ranks have for each byte that a rank's call counts: its
     # result, or the whole vector in a Reduce_scatter.
     arrays = {"bcast": ranks, "reduce": ranks + 1, "allreduce": 2 * ranks, "gather": 2,
@@ -319,7 +320,7 @@ def measured_results_from(ranks: int, cache: int) -> int:
     That is where the arrays of all ranks are half as large as the last-level caches (``cache``; 0
     if unknown), if all are roots by turns: below, it never paid (docs/notebook.md).
     """
-    return max(1 << 20, (cache or 32 << 20) // (2 * (ranks + 1)))
+    return max(1 << 20, (cache or USUAL_CACHES) // (2 * (ranks + 1)))
 
 
 def decide(config, ranks: int, oversubscribed: bool,

@@ -144,12 +144,13 @@ def test_alltoall_that_is_in_place_on_one_rank_only(comm_world, count):
 def test_messages_are_read_in_place_from_the_size_on_that_explain_says(comm_world):
     config = chosen.config(heap=True, strict=True, heap_threshold=32 << 10, direct_size=0)
     with smcoll.Comm(comm_world, config) as comm:
-        cache = 0 if comm.engine.oversubscribed else sysfs.core_cache()
-        least = select.direct_sizes(config, comm.size, cache)
+        caches = (0 if comm.engine.oversubscribed else sysfs.core_cache(),
+                  sysfs.last_level_caches(comm.size))
+        least = select.direct_sizes(config, comm.size, *caches)
         for collective, nbytes in least.items():
             assert comm.explain(collective, 8 * LARGE).parameters["in_place_from"] == nbytes
         # Two ranks begin with longer ones, and measure.
-        first = least | (select.measured_in_heaps(config, 2, cache) if comm.size == 2 else {})
+        first = least | (select.measured_in_heaps(config, 2, *caches) if comm.size == 2 else {})
         for count in (LARGE, first["alltoall"] // 8):
             before = sum(row["direct_bytes"] for row in comm.stats())
             comm.Alltoall(smcoll.zeros(comm.size * count), smcoll.empty(comm.size * count))
@@ -230,6 +231,7 @@ def test_short_arrays_are_staged_where_ranks_have_cores_of_their_own():
     config = chosen.config(heap_threshold=32 << 10, direct_size=0)
     assert select.direct_sizes(config, 2, 1 << 20) == {
         "gather": 16 << 20, "scatter": 256 << 10, "alltoall": 256 << 10}
+    assert select.direct_sizes(config, 2, 1 << 20, 8 << 20)["gather"] == 4 << 20
     assert select.direct_sizes(config, 8, 1 << 20) == {
         "gather": 2 << 20, "scatter": 256 << 10, "alltoall": 256 << 10}
     # Where ranks share cores.
@@ -253,6 +255,8 @@ def test_two_ranks_stage_first_what_both_cores_caches_can_hold():
     first = select.measured_in_heaps(config, 2, 1 << 20)
     assert first == {"reduce": 2 << 20, "reduce_scatter": 2 << 20, "allgather": 16 << 20,
                      "gather": 16 << 20, "scatter": 8 << 20, "alltoall": 1 << 20}
+    smaller = select.measured_in_heaps(config, 2, 1 << 20, 8 << 20)
+    assert smaller == first | {"allgather": 4 << 20, "gather": 4 << 20, "scatter": 2 << 20}
     assert select.measured_in_heaps(config, 4, 1 << 20) == dict.fromkeys(
         ("reduce", "reduce_scatter", "allgather"), 2 << 20)
 

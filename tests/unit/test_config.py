@@ -337,8 +337,7 @@ def test_from_where_results_are_written_around_the_caches(comm_world):
         for collective in moving:
             assert comm.explain(collective, 1 << 20).parameters["around_caches_from"] == 3 << 20
     with smcoll.Comm(comm_world) as comm:
-        nbytes, caches = sysfs.last_level_caches()
-        sizes = select.streaming_sizes(comm.size, nbytes * min(caches, comm.size))
+        sizes = select.streaming_sizes(comm.size, sysfs.last_level_caches(comm.size))
         for collective in moving:
             assert comm.explain(collective, 1 << 20).parameters["around_caches_from"] == sizes[
                 collective]

@@ -195,7 +195,7 @@ def test_the_last_level_caches_are_found_and_counted(tmp_path):
             "cpu/cpu0/cache/index3/shared_cpu_list": "0-1,4-5"}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
-    assert sysfs.last_level_caches(tmp_path) == (16 << 20, 2)
+    assert [sysfs.last_level_caches(ranks, tmp_path) >> 20 for ranks in (1, 2, 8)] == [16, 32, 32]
 
 
 def test_a_cache_counts_for_so_much_a_cpu_since_it_may_be_shared_with_other_machines(tmp_path):
@@ -205,12 +205,12 @@ def test_a_cache_counts_for_so_much_a_cpu_since_it_may_be_shared_with_other_mach
             "cpu/cpu0/cache/index3/shared_cpu_list": "0-1"}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
-    assert sysfs.last_level_caches(tmp_path) == (32 << 20, 1)
+    assert sysfs.last_level_caches(2, tmp_path) == 32 << 20
     assert sysfs.data_caches(tmp_path) == [{"level": 3, "bytes": 260 << 20, "cpus": 2}]
 
 
 def test_caches_that_sys_does_not_tell_are_unknown(tmp_path):
-    assert sysfs.last_level_caches(tmp_path) == (0, 0)
+    assert sysfs.last_level_caches(2, tmp_path) == 0
 
 
 def test_sys_that_tells_nothing_gives_one_pu(tmp_path):
