@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import hierarchies
 import numpy as np
 import pytest
 
+import smcoll
 from smcoll.launch import launch
 
 pytestmark = pytest.mark.lengthy
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.lengthy
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = ROOT / "examples" / "papers"
 OPENMP = ROOT / "bench" / "openmp_reduce.py"
+VERSIONS = ROOT / "bench" / "versions.py"
 SMALL = {
     "matvec": ["--size", 12, "--iterations", 5],
     "barnes_hut": ["--bodies", 3000, "--capacity", 20],
@@ -360,3 +363,29 @@ def test_by_level_measures_every_algorithm_of_the_tuned_component(tmp_path):
     assert all(row["predicted_native_us"] > 0 and row["predicted_by_level_us"] > 0
                for row in rows)
     assert "level 1 of 2 ranks, level 2 of 2 ranks" in " ".join(result.stdout.split())
+
+
+def test_two_versions_are_compared_where_their_cores_were_equally_far():
+    def measured(ratio, distance):
+        return {(2, "bcast", 8): {"ratio": ratio, "distance": distance}}
+
+    compared = runpy.run_path(str(VERSIONS))["compared"]
+    near, far = compared([(measured(3.0, "far"), measured(2.0, "far")),
+                          (measured(2.0, "near"), measured(4.0, "near")),
+                          (measured(9.0, "near"), measured(1.0, "far")),
+                          (measured(None, "near"), measured(2.0, "near")),
+                          (measured(3.0, "near"), measured(2.0, "near"))])[::-1]
+    assert far["ratios"] == [1.5] and far["distance"] == "far"
+    assert near["ratios"] == [0.5, 1.5] and near["ratio"] == 1.0 and near["rounds"] == 2
+
+
+def test_a_version_is_compared_with_itself(tmp_path):
+    if smcoll.__file__ != str(ROOT / "smcoll" / "__init__.py"):
+        pytest.skip("this smcoll was not built in place")
+    rows = tmp_path / "rows.json"
+    start(VERSIONS, ROOT, "--rounds", 1, "-n", 2, "--collectives", "bcast", "--sizes", 8,
+          "--budget", 0.02, "--json", rows)
+    for row in json.loads(rows.read_text())["rows"]:
+        assert (row["collective"], row["bytes"], row["rounds"]) == ("bcast", 8, 1)
+    problem = start(VERSIONS, tmp_path, code=2).stderr
+    assert "instead of" in problem or "no smcoll that is built in place" in problem
