@@ -7,6 +7,7 @@ tracebacks would hide the one that matters.
 from __future__ import annotations
 
 import sys
+import traceback
 from types import TracebackType
 
 from mpi4py import MPI
@@ -30,7 +31,9 @@ def _tell(kind: type[BaseException], error: BaseException, frames: TracebackType
     global _ends_by
     _ends_by = error
     if getattr(error, "passed_on", False):
-        print(f"rank {MPI.Comm.Get_rank(_world)}: {kind.__name__}: {error}", file=sys.stderr,
-              flush=True)
+        text = f"rank {MPI.Comm.Get_rank(_world)}: {kind.__name__}: {error}\n"
     else:
-        sys.__excepthook__(kind, error, frames)
+        text = "".join(traceback.format_exception(kind, error, frames))
+    # In one write: what several ranks write piece by piece, mpiexec mixes.
+    sys.stderr.write(text)
+    sys.stderr.flush()

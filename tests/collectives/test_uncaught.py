@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 from programs import run_ranks
 
 import smcoll
+from smcoll.mpi import uncaught
 
 FAILS = """
     import os, sys
@@ -39,6 +43,26 @@ def test_one_traceback_a_job_and_a_line_for_each_rank_that_failed_with_it(way, p
     # Some MPIs end the job before all have spoken.
     for line in lines:
         assert line.startswith("rank ") and "rank 1 gave the communicator up" in line, lines
+
+
+@pytest.mark.mpi(2)
+@pytest.mark.parametrize("passed_on", [False, True])
+def test_what_a_rank_says_is_one_write_that_others_cannot_come_into(
+        comm_world, monkeypatch, passed_on):
+    written = []
+    monkeypatch.setattr(uncaught, "_ends_by", None)
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=written.append, flush=lambda: None))
+    error = ValueError("the program's own mistake")
+    error.passed_on = passed_on
+    try:
+        raise error
+    except ValueError:
+        uncaught._tell(*sys.exc_info())
+    monkeypatch.undo()
+    assert len(written) == 1
+    assert written[0].endswith("ValueError: the program's own mistake\n")
+    assert written[0].startswith(
+        f"rank {comm_world.rank}: " if passed_on else "Traceback (most recent call last):\n")
 
 
 @pytest.mark.mpi(3)
