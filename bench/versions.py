@@ -62,7 +62,8 @@ def compared(rounds: list[tuple[dict, dict]]) -> list[dict]:
     for this, other in rounds:
         for key in this.keys() & other.keys():
             ratios = this[key]["ratio"], other[key]["ratio"]
-            if None not in ratios and this[key]["distance"] == other[key]["distance"]:
+            distances = {this[key]["distance"], other[key]["distance"]}
+            if None not in ratios and len(distances - {"mixed"}) == len(distances) == 1:
                 found.setdefault((*key, this[key]["distance"]), []).append(ratios[0] / ratios[1])
     return [{"ranks": ranks, "collective": collective, "bytes": nbytes, "distance": distance,
              "rounds": len(ratios), "ratio": statistics.median(ratios), "ratios": ratios}
@@ -77,13 +78,13 @@ def report(rows: list[dict]) -> None:
         print("in no round were the cores equally far in both jobs: more rounds (--rounds)")
         return
     table = Table(title="this version's speed / the other one's", title_justify="left",
-                  caption=f"bold: a median below {SLOWER}", caption_justify="left")
+                  caption=f"*: a median below {SLOWER}", caption_justify="left")
     for name in ("ranks", "collective", "bytes", "cores", "rounds", "median", "least", "largest"):
         table.add_column(name, justify="left" if name in ("collective", "cores") else "right")
     for row in rows:
-        median = f"{row['ratio']:.2f}"
+        mark = "*" if row["ratio"] < SLOWER else ""
         table.add_row(str(row["ranks"]), row["collective"], str(row["bytes"]), row["distance"],
-                      str(row["rounds"]), f"[bold]{median}" if row["ratio"] < SLOWER else median,
+                      str(row["rounds"]), f"{mark}{row['ratio']:.2f}",
                       f"{min(row['ratios']):.2f}", f"{max(row['ratios']):.2f}")
     console = output.wide_console(force_terminal=False)
     console.print(table)

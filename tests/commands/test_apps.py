@@ -373,6 +373,7 @@ def test_two_versions_are_compared_where_their_cores_were_equally_far():
     near, far = compared([(measured(3.0, "far"), measured(2.0, "far")),
                           (measured(2.0, "near"), measured(4.0, "near")),
                           (measured(9.0, "near"), measured(1.0, "far")),
+                          (measured(9.0, "mixed"), measured(1.0, "mixed")),
                           (measured(None, "near"), measured(2.0, "near")),
                           (measured(3.0, "near"), measured(2.0, "near"))])[::-1]
     assert far["ratios"] == [1.5] and far["distance"] == "far"
