@@ -17,14 +17,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-import smcoll
-from smcoll.cli import output
+from smcoll.cli import info, output
 
 HERE = Path(__file__).resolve().parents[1]
 SLOWER = 0.97    # a median below this is marked
@@ -43,6 +43,15 @@ def loaded(checkout: Path, variables: dict[str, str]) -> Path:
     done = subprocess.run([sys.executable, "-c", program], cwd=checkout, env=variables, text=True,
                           check=True, stdout=subprocess.PIPE)
     return Path(done.stdout.strip()).resolve()
+
+
+def commit(checkout: Path) -> str | None:
+    """That git has checked out there; None where it is no repository, or there is no git."""
+    if shutil.which("git") is None:
+        return None
+    done = subprocess.run(["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"], text=True,
+                          check=False, capture_output=True)
+    return done.stdout.strip() or None
 
 
 def job(checkout: Path, variables: dict[str, str], options: list[str]) -> dict[tuple, dict]:
@@ -119,16 +128,18 @@ def main() -> int:
         for number in range(arguments.rounds):
             print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr, flush=True)
             turn = versions if number % 2 == 0 else versions[::-1]
-            results = [job(*version, options) for version in turn]
+            try:
+                results = [job(*version, options) for version in turn]
+            except subprocess.CalledProcessError as error:
+                return error.returncode    # it has said why
             rounds.append(tuple(results if number % 2 == 0 else results[::-1]))
     rows = compared(rounds)
     report(rows)
     if arguments.json is not None:
-        from smcoll.cli import info
-
         output.write_json(arguments.json, {"meta": {
             "command": ["python", "bench/versions.py", *sys.argv[1:]],
-            "version": smcoll.__version__, "machine": info.machine_facts()}, "rows": rows})
+            "commits": [commit(checkout) for checkout, _ in versions],
+            "machine": info.machine_facts()}, "rows": rows})
     return 0
 
 

@@ -89,8 +89,8 @@ cdef class PeerMemory:
         """The ranks can read each other's memory through the kernel: every one's record.
 
         ``sizes``: from how many bytes handed out they do, by collective; in those that are
-        ``measured`` where it turns out to be faster: the first calls from so many bytes on, with
-        None no first calls.
+        ``measured`` where it turns out to be faster. Their values: from how many bytes on the first
+        calls do, before anything is measured; None: never.
         """
         cdef Team *team = &self.member.team
         cdef int rank, number

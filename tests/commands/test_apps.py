@@ -386,7 +386,9 @@ def test_a_version_is_compared_with_itself(tmp_path):
     rows = tmp_path / "rows.json"
     start(VERSIONS, ROOT, "--rounds", 1, "-n", 2, "--collectives", "bcast", "--sizes", 8,
           "--budget", 0.02, "--json", rows)
-    for row in json.loads(rows.read_text())["rows"]:
+    record = json.loads(rows.read_text())
+    assert len(set(record["meta"]["commits"])) == 1
+    for row in record["rows"]:
         assert (row["collective"], row["bytes"], row["rounds"]) == ("bcast", 8, 1)
     problem = start(VERSIONS, tmp_path, code=2).stderr
     assert "instead of" in problem or "no smcoll that is built in place" in problem
