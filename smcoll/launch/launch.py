@@ -278,6 +278,10 @@ def command(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (
     mpiexec's process id, and a later one with the same id can't start beside what a killed job
     left there ("listener thread failed to start").
     ``environment``: added to the ranks'.
+
+    On one machine Open MPI starts without its component ``btl/ofi``, which is for networks: where
+    that finds none, it sleeps for a second in every rank's MPI_Init (Open MPI 5.0). Not so where
+    the settings already say which of these components there are to be.
     """
     if ranks < 1:
         raise LaunchError(f"{ranks} ranks: at least one is needed")
@@ -295,6 +299,8 @@ def command(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (
         variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         if session_directory is not None:
             variables.setdefault("PRTE_MCA_prte_tmpdir_base", str(session_directory))
+        if not hosts and not _btl_is_set(info.mpiexec, variables, extra_options):
+            variables["OMPI_MCA_btl"] = "^ofi"
         if cpus:
             options += ["--map-by", f"pe-list={listed}:ordered"]
         elif crowded(on_one):
@@ -309,6 +315,23 @@ def command(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (
         # Several ranks pinned to one core could not use another that is idle.
         variables.setdefault("I_MPI_PIN", "off")
     return [info.mpiexec, *options, *extra_options, "-n", str(ranks), *argv], variables
+
+
+def _btl_is_set(mpiexec: str, variables: Mapping[str, str], options: Sequence[str]) -> bool:
+    """Whether Open MPI is told which components carry its messages.
+
+    Where it reads settings: the command line, the environment, the user's file, the installation's.
+    """
+    name = "openmpi-mca-params.conf"
+    files = (Path.home() / ".openmpi" / "mca-params.conf",
+             Path(mpiexec).resolve().parent.parent / "etc" / name, Path("/etc/openmpi") / name)
+    if "btl" in options or "OMPI_MCA_btl" in variables:
+        return True
+    for file in files:
+        with contextlib.suppress(OSError):
+            if re.search(r"^\s*btl\s*=", file.read_text(errors="replace"), re.MULTILINE):
+                return True
+    return False
 
 
 def _on_hosts(family: str, hosts: Sequence[Host], ranks: int,

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from smcoll.launch import launch, mpi_settings
+from smcoll.launch.hosts import Host
 from smcoll.topology import node
 
 PRINT_ENVIRONMENT = """\
@@ -121,6 +122,43 @@ def test_open_mpi_command(two_cores):
     assert arguments[1:] == ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "-n", "3", "prog"]
     arguments, _ = launch.command(2, ["prog"], layout="1,0", info=info_of(launch.OPEN_MPI))
     assert arguments[1:3] == ["--map-by", "pe-list=1,0:ordered"]
+
+
+@pytest.fixture
+def an_open_mpi(tmp_path, monkeypatch):
+    """(What this Open MPI is, its settings' file, the user's): neither of them exists."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("OMPI_MCA_btl", raising=False)
+    mpiexec = fake_mpiexec(tmp_path, "Open MPI")
+    files = tmp_path / "etc" / "openmpi-mca-params.conf", tmp_path / "home/.openmpi/mca-params.conf"
+    for file in files:
+        file.parent.mkdir(parents=True)
+    return info_of(launch.OPEN_MPI, mpiexec), *files
+
+
+def btl_of_a_job(info, **settings):
+    return launch.command(2, ["prog"], info=info, **settings)[1].get("OMPI_MCA_btl")
+
+
+def test_open_mpi_starts_without_its_network_component_on_one_machine(an_open_mpi):
+    info, installation, user = an_open_mpi
+    assert btl_of_a_job(info) == "^ofi"
+    assert btl_of_a_job(info, hosts=[Host("a", 2)]) is None
+    for file in (installation, user):
+        file.write_text("# btl = self\nbtl_tcp_if_include = lo\n")
+    assert btl_of_a_job(info) == "^ofi"
+
+
+def test_what_says_which_components_carry_messages_holds(an_open_mpi, monkeypatch):
+    info, *files = an_open_mpi
+    assert btl_of_a_job(info, extra_options=["--mca", "btl", "self,sm"]) is None
+    assert btl_of_a_job(info, environment={"OMPI_MCA_btl": "self,sm"}) == "self,sm"
+    for file in files:
+        file.write_text("btl_tcp_if_include = lo\n btl = self,sm\n")
+        assert btl_of_a_job(info) is None
+        file.unlink()
+    monkeypatch.setenv("OMPI_MCA_btl", "^tcp")
+    assert btl_of_a_job(info) == "^tcp"
 
 
 def test_mpich_command(two_cores):

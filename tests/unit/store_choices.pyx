@@ -8,7 +8,8 @@ from libc.stdlib cimport calloc, free
 
 from smcoll.coll.distance cimport note_line
 from smcoll.coll.routes cimport (
-    STAGED_ROUTE, TURN_CALLS, RouteChoice, add_call, begin_choice, change_distance, new_choices,
+    SMALLEST_ROUTED, STAGED_ROUTE, TURN_CALLS, RouteChoice, add_call, begin_choice,
+    change_distance, new_choices, route_class,
 )
 from smcoll.segment cimport compute_layout
 from smcoll.coll.stores cimport (
@@ -132,6 +133,11 @@ cdef void notice_distance(RouteChoice *choice, int64_t line_ns) noexcept:
     cdef int64_t before = choice.distance.line_ns
     choice.distance.line_ns = line_ns
     change_distance(choice, before)
+
+
+def classes_of_routes(sizes):
+    """The number of the class of each size, and the bytes of the smallest one."""
+    return [route_class(nbytes) for nbytes in sizes], <int> SMALLEST_ROUTED
 
 
 def routes_taken(ns, int calls, moves_at=(), lines=None):

@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 import smcoll
 from smcoll.base import kernels
+from smcoll.tuning import select
 
 ROOT = Path(__file__).resolve().parents[2]
 AVAILABLE = kernels.stores_available()
@@ -454,6 +455,13 @@ def test_stores_that_the_processor_lacks_are_an_agreed_fallback():
 
 
 # ---------------------------------------------------------------------- routes
+
+
+def test_routes_have_a_class_for_each_power_of_two_from_where_measuring_begins(choices):
+    first = select.MEASURED_FROM
+    classes, smallest = choices.classes_of_routes((first, 2 * first - 1, 2 * first, 1 << 40))
+    assert classes == [0, 0, 1, 15]
+    assert smallest == first
 
 
 def test_the_faster_route_is_found_and_the_slower_one_seldom_tried(choices):
