@@ -361,7 +361,7 @@ class RankPlugin:
         if self.collect_errors:
             return True
         items = {item.nodeid: item for item in session.items}
-        # `run` collects garbage behind each test, and would look at all of pytest's items each time.
+        # `run` collects garbage behind each test: not through all of pytest's items each time.
         gc.collect()
         gc.freeze()
         self.report("passed")
