@@ -281,7 +281,8 @@ def command(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (
 
     On one machine Open MPI starts without its component ``btl/ofi``, which is for networks: where
     that finds none, it sleeps for a second in every rank's MPI_Init (Open MPI 5.0). Not so where
-    the settings already say which of these components there are to be.
+    the settings already say which of these components there are to be, nor where a scheduler or
+    ``extra_options`` may name other hosts.
     """
     if ranks < 1:
         raise LaunchError(f"{ranks} ranks: at least one is needed")
@@ -299,7 +300,8 @@ def command(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (
         variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         if session_directory is not None:
             variables.setdefault("PRTE_MCA_prte_tmpdir_base", str(session_directory))
-        if not hosts and not _btl_is_set(info.mpiexec, variables, extra_options):
+        if not (hosts or _may_leave_the_machine(variables, extra_options)
+                or _btl_is_set(info.mpiexec, variables, extra_options)):
             variables["OMPI_MCA_btl"] = "^ofi"
         if cpus:
             options += ["--map-by", f"pe-list={listed}:ordered"]
@@ -315,6 +317,15 @@ def command(ranks: int, argv: Sequence[str], *, extra_options: Sequence[str] = (
         # Several ranks pinned to one core could not use another that is idle.
         variables.setdefault("I_MPI_PIN", "off")
     return [info.mpiexec, *options, *extra_options, "-n", str(ranks), *argv], variables
+
+
+def _may_leave_the_machine(variables: Mapping[str, str], options: Sequence[str]) -> bool:
+    """Whether Open MPI may get other hosts from a scheduler's allocation, settings or options."""
+    schedulers = ("SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "PBS_NODEFILE", "LSB_JOBID",
+                  "PE_HOSTFILE", "FLUX_JOB_ID")
+    return (any(name in variables for name in schedulers)
+            or any("hostfile" in name for name in variables)
+            or any("host" in option for option in options))
 
 
 def _btl_is_set(mpiexec: str, variables: Mapping[str, str], options: Sequence[str]) -> bool:

@@ -380,17 +380,6 @@ def test_two_versions_are_compared_where_their_cores_were_equally_far():
     assert near["ratios"] == [0.5, 1.5] and near["ratio"] == 1.0 and near["rounds"] == 2
 
 
-def test_rounds_count_in_which_the_cores_were_equally_far_for_both_versions():
-    compared = runpy.run_path(str(VERSIONS))["compared"]
-    rounds = [((2.0, "near"), (1.0, "near")), ((9.0, "near"), (1.0, "far")),
-              ((9.0, "mixed"), (1.0, "mixed")), ((None, "near"), (1.0, "near")),
-              ((6.0, "far"), (2.0, "far")), ((4.0, "near"), (1.0, "near"))]
-    rows = compared([tuple({(2, "bcast", 8): {"ratio": ratio, "distance": distance}}
-                           for ratio, distance in both) for both in rounds])
-    assert [(row["distance"], row["ratio"], row["ratios"]) for row in rows] == [
-        ("far", 3.0, [3.0]), ("near", 3.0, [2.0, 4.0])]
-
-
 def test_a_version_is_compared_with_itself(tmp_path):
     if smcoll.__file__ != str(ROOT / "smcoll" / "__init__.py"):
         pytest.skip("this smcoll was not built in place")

@@ -128,7 +128,9 @@ def test_open_mpi_command(two_cores):
 def an_open_mpi(tmp_path, monkeypatch):
     """(What this Open MPI is, its settings' file, the user's): neither of them exists."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("OMPI_MCA_btl", raising=False)
+    for name in ("OMPI_MCA_btl", "SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "PBS_NODEFILE",
+                 "LSB_JOBID", "PE_HOSTFILE", "FLUX_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
     mpiexec = fake_mpiexec(tmp_path, "Open MPI")
     files = tmp_path / "etc" / "openmpi-mca-params.conf", tmp_path / "home/.openmpi/mca-params.conf"
     for file in files:
@@ -144,6 +146,9 @@ def test_open_mpi_starts_without_its_network_component_on_one_machine(an_open_mp
     info, installation, user = an_open_mpi
     assert btl_of_a_job(info) == "^ofi"
     assert btl_of_a_job(info, hosts=[Host("a", 2)]) is None
+    assert btl_of_a_job(info, extra_options=["--host", "a,b"]) is None
+    for name in ("SLURM_JOB_ID", "PBS_NODEFILE", "PRTE_MCA_prte_default_hostfile"):
+        assert btl_of_a_job(info, environment={name: "1"}) is None
     for file in (installation, user):
         file.write_text("# btl = self\nbtl_tcp_if_include = lo\n")
     assert btl_of_a_job(info) == "^ofi"
