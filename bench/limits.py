@@ -38,8 +38,9 @@ from rich.table import Table
 
 import smcoll
 from smcoll.base import kernels
-from smcoll.cli.info import machine_facts, size
+from smcoll.cli.info import machine_facts
 from smcoll.cli.output import STYLES, microseconds, require_matplotlib, wide_console, write_json
+from smcoll.cli.words import size
 from smcoll.launch import launch
 from smcoll.topology import node
 from smcoll.tuning import distance

@@ -12,8 +12,9 @@ from rich.console import Console
 
 from smcoll.bench import lower_bound
 from smcoll.bench.compare_job import CompareTask
-from smcoll.cli import compare_output, guard, jobs, options, output, page, peers, selection
+from smcoll.cli import compare_output, guard, jobs, options, output, peers, selection
 from smcoll.cli.page import page_console, prose
+from smcoll.cli.words import counted
 from smcoll.launch import launch, mpi_settings
 
 
@@ -135,7 +136,7 @@ def compare_command(
 def announce(console: Console, task: CompareTask, counts: list[int], number: int) -> None:
     """What will be measured, and how long it takes; ``number`` of jobs, 0 inside of one."""
     points = len(list(task.points()))
-    jobs.announce(console, f"Comparing {page.counted(points, 'point')} (collective and size)",
+    jobs.announce(console, f"Comparing {counted(points, 'point')} (collective and size)",
                   counts, number, max(1, number) * points * task.settings["budget"])
 
 

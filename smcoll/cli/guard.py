@@ -13,7 +13,7 @@ import psutil
 import typer
 
 from smcoll import config
-from smcoll.cli.page import size
+from smcoll.cli.words import size
 from smcoll.launch import hosts as named_hosts
 from smcoll.launch import launch
 from smcoll.launch.hosts import Host

@@ -20,15 +20,8 @@ from smcoll import config as configuration
 from smcoll.base import __version__, kernels
 from smcoll.cli import guard, info_topology, options
 from smcoll.cli.output import check_files, write_json
-from smcoll.cli.page import (
-    WIDTH,
-    Column,
-    announce,
-    counted,
-    page_console,
-    sectioned,
-    size,
-)
+from smcoll.cli.page import WIDTH, Column, announce, page_console, sectioned
+from smcoll.cli.words import counted, size
 from smcoll.launch import launch
 from smcoll.segment import memory_cost
 from smcoll.topology import node, sysfs

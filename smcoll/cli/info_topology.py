@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from smcoll.cli import output, page
+from smcoll.cli.words import counted
 from smcoll.launch import launch
 from smcoll.topology import drawing
 
@@ -100,7 +101,7 @@ def memory_text(memory: list[dict]) -> str:
 def tell(ranks: int | None) -> None:
     """The first line."""
     page.announce(page.page_console(), "Drawing this machine and "
-                  + ("this process" if ranks is None else page.counted(ranks, "rank")),
+                  + ("this process" if ranks is None else counted(ranks, "rank")),
                   1 if ranks is None else page.SECONDS_A_JOB)
 
 

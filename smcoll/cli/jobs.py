@@ -29,6 +29,7 @@ from smcoll import config
 from smcoll.bench.measure_rank import RECORD_MARK
 from smcoll.cli import info, page
 from smcoll.cli.selection import ONE_THREAD
+from smcoll.cli.words import counted
 from smcoll.launch import launch
 from smcoll.launch.hosts import Host
 
@@ -178,7 +179,7 @@ def announce(console: Console, what: str, counts: Sequence[int], jobs: int,
     """The first line of a command that measures; ``seconds``: all time budgets of all its jobs."""
     ranks = "the ranks of this job" if not counts else (
         f"{' and '.join(map(str, dict.fromkeys(counts)))} ranks")
-    where = f" in {page.counted(jobs, 'job')}" if jobs else ""
+    where = f" in {counted(jobs, 'job')}" if jobs else ""
     page.announce(console, f"{what} on {ranks}{where}",
                   jobs * page.SECONDS_A_JOB + ADDED * seconds)
 

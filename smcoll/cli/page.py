@@ -11,6 +11,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from smcoll.cli.words import duration
 from smcoll.launch import launch
 
 WIDTH = 80
@@ -87,27 +88,3 @@ def prose(console: Console, text: str) -> None:
 def announce(console: Console, text: str, seconds: float) -> None:
     """The first line of a command's output: what it will do, and about how long that takes."""
     prose(console, f"{text}: about {duration(seconds)}")
-
-
-def duration(seconds: float) -> str:
-    """For people, who want to know whether to wait."""
-    if seconds < 1.5:
-        return "a second"
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    minutes = seconds / 60
-    return f"{minutes:.0f} minutes" if minutes < 90 else f"{minutes / 60:.1f} hours"
-
-
-def counted(number: int, word: str) -> str:
-    """``1 job``, ``2 jobs``."""
-    return f"{number} {word}{'' if number == 1 else 's'}"
-
-
-def size(number: float) -> str:
-    """Bytes for people."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if number < 1024:
-            return f"{number:.4g} {unit}"
-        number /= 1024
-    return f"{number:.4g} GiB"

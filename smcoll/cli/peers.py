@@ -17,9 +17,10 @@ import typer
 from rich.console import Console
 
 from smcoll.bench.compare_job import CompareTask
-from smcoll.cli import compare_output, info, jobs, page
+from smcoll.cli import compare_output, info, jobs
 from smcoll.cli.jobs import Where
 from smcoll.cli.page import prose
+from smcoll.cli.words import counted
 from smcoll.launch import launch
 
 # Asked of each environment's Python: which MPI it has, and in which settings it is to be measured.
@@ -43,8 +44,8 @@ def compare_peers(console: Console, task: CompareTask, environments: list[str],
         for setting in settings:
             found[title if setting == "default" else f"{title} {setting}"] = environment, setting
     points = len(list(task.points()))
-    jobs.announce(console, f"Comparing {page.counted(points, 'point')} with "
-                  f"{page.counted(len(found), 'way')} to run an MPI", counts,
+    jobs.announce(console, f"Comparing {counted(points, 'point')} with "
+                  f"{counted(len(found), 'way')} to run an MPI", counts,
                   len(found) * len(counts),
                   len(found) * len(counts) * points * task.settings["budget"])
     peers: dict[str, dict] = {}

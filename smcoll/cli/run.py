@@ -10,10 +10,9 @@ from typing import Annotated
 import typer
 
 from smcoll.cli import guard, options, selection
+from smcoll.cli.run_program import ProgramToRun
 from smcoll.launch import launch
 
-# (program and arguments, what kind of program): what to run in this process.
-postponed: tuple[list[str], str] | None = None
 # The kernel takes arguments of up to 128 KiB.
 LONGEST_INPUT = 100_000
 
@@ -51,7 +50,6 @@ def run_command(
     An uncaught exception on one rank ends the whole job, as with
     `python -m mpi4py`.
     """
-    global postponed
     if module and code:
         raise typer.BadParameter("either -m or -c")
     kind = ("module" if module else "code" if code else "input" if program[0] == "-" else "file")
@@ -68,8 +66,7 @@ def run_command(
             raise typer.BadParameter("--layout and --mpi-option need -n: they are for the mpiexec "
                                      "that smcoll starts")
         look_for(kind, program[0])
-        postponed = (program, kind)
-        return
+        raise ProgramToRun(program, kind)
     if launch.under_mpiexec():
         raise typer.BadParameter("this is a rank of a job already: leave -n and --hosts out")
     guard.check_ranks([ranks], on, yes)

@@ -11,6 +11,10 @@ import types
 from smcoll.mpi.abort import LAUNCHING_FILES, end_job
 
 
+class ProgramToRun(Exception):
+    """Not an error: the arguments of ``run_program``, through the option parser to its caller."""
+
+
 def run_program(program: list[str], kind: str) -> None:
     """Run it as ``__main__`` with the layer installed; end the whole job if it fails.
 

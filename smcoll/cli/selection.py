@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 import typer
 
 from smcoll import config
@@ -15,6 +15,9 @@ from smcoll.launch import hosts as named_hosts
 from smcoll.launch import launch
 from smcoll.launch.hosts import Host
 from smcoll.topology import node
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # As ``bench.workloads`` has them; importing that would initialise MPI in the command's process.
 COLLECTIVES = (
@@ -68,6 +71,8 @@ def bytes_list(option: str, text: str) -> list[int]:
 
 def element_type(name: str) -> np.dtype:
     """A numpy name of a floating-point or integer type that MPI can add."""
+    import numpy as np  # 0.1 s that `smcoll run` does not need
+
     try:
         dtype = np.dtype(name)
     except TypeError:

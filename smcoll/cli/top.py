@@ -17,7 +17,8 @@ from rich.text import Text
 
 from smcoll.cli import attach, options
 from smcoll.cli.output import wide_console
-from smcoll.cli.page import announce, counted
+from smcoll.cli.page import announce
+from smcoll.cli.words import counted
 from smcoll.sync.observation import RankView, as_record, missing, summary
 
 SAMPLE_SECONDS = 0.5

@@ -22,7 +22,7 @@ from smcoll.algorithms import ALGORITHMS
 from smcoll.base import __version__
 from smcoll.bench import lower_bound
 from smcoll.cli import guard, output, page, peers, selection
-from smcoll.cli.app import app
+from smcoll.cli.app import app_of
 from smcoll.launch import hosts, launch, mpi_settings
 from smcoll.topology import node
 from smcoll.tuning import learned, select, variants
@@ -64,7 +64,8 @@ def refusal(*arguments, environment=None):
     """What a command says that refuses its arguments, in one line and without frame. In this
     process, since most of such a command's time is its start.
     """
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env=environment)
+    result = CliRunner().invoke(app_of(), [str(argument) for argument in arguments],
+                                env=environment)
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
     return " ".join(result.stderr.replace("│", " ").split())
@@ -664,7 +665,7 @@ def test_plot_without_matplotlib_says_what_to_install(tmp_path):
 
 # ---------------------------------------------------------------------- help, and first lines
 
-COMMANDS = typer.main.get_command(app).commands
+COMMANDS = typer.main.get_command(app_of()).commands
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -677,7 +678,7 @@ def test_help_has_groups_and_short_texts(name):
         assert 5 <= len(one.help) <= 100 and "\n" not in one.help, one.name
     # Paragraphs are shown line by line.
     assert max(map(len, command.help.splitlines())) <= 78
-    text = CliRunner().invoke(app, [name, "-h"], env={"COLUMNS": "80"}).output
+    text = CliRunner().invoke(app_of(), [name, "-h"], env={"COLUMNS": "80"}).output
     assert all(f"─ {one.rich_help_panel} ─" in text for one in options)
     assert max(map(len, text.splitlines())) <= 80
     assert len(text.splitlines()) <= 100

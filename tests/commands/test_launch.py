@@ -61,10 +61,30 @@ def test_mpi_info_names_the_loaded_mpi():
 
 def test_nothing_here_loads_mpi(tmp_path):
     program = ("import sys, smcoll.launch.launch, smcoll.cli.app; smcoll.launch.launch.mpi_info(); "
-               "sys.exit('mpi4py.MPI' in sys.modules)")
+               "smcoll.cli.app.app_of(); sys.exit('mpi4py.MPI' in sys.modules)")
     path = os.pathsep.join(entry for entry in sys.path if entry)
     assert subprocess.run([sys.executable, "-c", program], check=False, cwd=tmp_path,
                           env={**os.environ, "PYTHONPATH": path}).returncode == 0
+
+
+def test_run_does_not_wait_for_imports_of_other_commands(tmp_path):
+    program = (
+        "import atexit, sys\n"
+        "from smcoll.cli import main\n"
+        "atexit.register(lambda: print(*sorted(\n"
+        "    name for name in sys.modules if name in ('numpy', 'rich', 'smcoll.cli.jobs'))))\n"
+        "sys.argv = ['smcoll', *sys.argv[1:]]\n"
+        "main()\n")
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+
+    def imported(*words: str) -> list[str]:
+        job = subprocess.run(
+            [sys.executable, "-c", program, *words], check=True, cwd=tmp_path, text=True,
+            stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path})
+        return job.stdout.split()[-3:]
+
+    assert imported("run", "-n", "1", "--yes", "-c", "pass") == []
+    assert "smcoll.cli.jobs" in imported("-h")
 
 
 def test_mpiexec_is_found_without_an_activated_environment(monkeypatch):

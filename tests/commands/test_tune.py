@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from smcoll import Comm, Config
 from smcoll.cli import guard, jobs, tune
-from smcoll.cli.app import app
+from smcoll.cli.app import app_of
 from smcoll.launch import launch
 from smcoll.topology import node
 from smcoll.tuning import select, tables
@@ -485,7 +485,7 @@ def test_no_table_is_made_of_noise(monkeypatch, tmp_path, error, options, writte
     monkeypatch.setattr(tune, "tune", lambda task, counts, cores, meta: {
         "meta": meta, "rows": [line], "crossovers": [], "tables": [], "parameters": {},
         "states": {"2": {"left_out": 0}}, "measured": []})
-    result = CliRunner().invoke(app, ["tune", "-n", "2", "--table", str(table), "--json",
+    result = CliRunner().invoke(app_of(), ["tune", "-n", "2", "--table", str(table), "--json",
                                       str(tmp_path / "t.json"), *options])
     assert table.exists() is written, result.output
     assert result.exit_code == (0 if written else 2)

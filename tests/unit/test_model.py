@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from smcoll import config
 from smcoll.algorithms import ALGORITHMS
 from smcoll.cli import model, model_output
-from smcoll.cli.app import app
+from smcoll.cli.app import app_of
 from smcoll.tuning.model import costs, hockney, lhs, machine, parameters, predict
 from smcoll.tuning.model.parameters import Curve, Link, ParameterError, UnknownParameter, flat
 
@@ -298,7 +298,7 @@ def test_crossovers_are_where_the_lines_meet():
 
 def smcoll(*arguments, code=0):
     """The command, in this process: it starts no ranks."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    result = CliRunner().invoke(app_of(), [str(argument) for argument in arguments])
     assert result.exit_code == code, result.output
     return result
 
