@@ -37,6 +37,13 @@ cdef struct Published:
     uint64_t number            # of the call as users count them: without stages of ours
 
 
+# Where in its heap a rank wants a message; `cell` last, with release.
+cdef struct Offer:
+    uint64_t place             # an offset
+    uint64_t room              # bytes from there on
+    uint64_t cell              # number of the message's first cell
+
+
 # What one call of a trial took on one rank (learning.pyx); `call` last, with release.
 cdef struct Sample:
     uint64_t arrived           # ns of the clock that a node's cores have in common
@@ -207,6 +214,19 @@ cdef inline uint64_t *credit_word(const Layout *layout, char *base, int rank,
 cdef inline uint64_t *refusal_word(const Layout *layout, char *base, int rank,
                                    int source) noexcept nogil:
     return credit_word(layout, base, rank, source) + 1
+
+
+# Where the owner, `rank`, wants the next message from `source`: stored before its number is. Behind
+# the refusal.
+cdef inline Offer *offer_to(const Layout *layout, char *base, int rank, int source) noexcept nogil:
+    return <Offer *> (credit_word(layout, base, rank, source) + 2)
+
+
+# The last cell to `destination` whose message the owner, `rank`, has written there. Behind the
+# offer.
+cdef inline uint64_t *written_word(const Layout *layout, char *base, int rank,
+                                   int destination) noexcept nogil:
+    return <uint64_t *> (offer_to(layout, base, rank, destination) + 1)
 
 
 # Place of the ring for `destination` among those of `rank`, which has none for itself.

@@ -39,6 +39,7 @@ from smcoll.sync.team cimport DONE, FAILED_MISMATCH, BankCursor, Team, next_rank
 
 cdef enum:
     OWN_FIRST = 512 << 10      # blocks up to here are copied to their own rank first (docs/heap.md)
+    PAGE_BYTES = 4096          # two ranks that write one result write no page together
 
 
 # ---------------------------------------------------------------------- reductions
@@ -253,7 +254,7 @@ cdef api int bcast_shared_heap(Call *call) noexcept nogil:
     """One plain copy out of the root's array by each rank; the fan-out tree where it stages.
 
     The root publishes where its data lie in a segment of its own, and goes on when all have posted
-    there that they have read.
+    there that they have read. Of two ranks each copies a half.
     """
     cdef Team *team = call.team
     cdef BankCursor slot = team.segments
@@ -261,6 +262,8 @@ cdef api int bcast_shared_heap(Call *call) noexcept nogil:
     cdef Line *line = segment_line(&team.layout, team.base, call.root, slot.bank, slot.slot)
     cdef uint64_t offset = STAGED
     cdef int status
+    if team.size == 2:
+        return bcast_by_halves(call)
     team.tick += SECTION_STEPS
     advance_cursor(&team.layout, &team.segments)
     if team.rank == call.root:
@@ -312,6 +315,42 @@ cdef int all_have_read(Team *team, const BankCursor *slot, uint64_t tick) noexce
         if status != DONE:
             return status
     return DONE
+
+
+cdef int bcast_by_halves(Call *call) noexcept nogil:
+    """The reader copies the first half out of the root's array, the root writes the other one into
+    the reader's."""
+    cdef Team *team = call.team
+    cdef PeerBuffers buffers
+    cdef int reader = 1 - call.root, status
+    cdef size_t half = call.nbytes // 2 // PAGE_BYTES * PAGE_BYTES
+    cdef const char *source
+    cdef char *place
+    buffers.send = buffers.recv = STAGED
+    if team.rank == call.root:
+        buffers.send = own_offset(team, call.send, call.nbytes)
+    else:
+        buffers.recv = own_offset(team, call.recv, call.nbytes)
+    operand_addresses(call)[team.rank] = call.send if buffers.send != STAGED else NULL
+    result_addresses(call)[team.rank] = call.recv if buffers.recv != STAGED else NULL
+    publish_buffers(team, &buffers, team.nbytes, call.staged_by_all)
+    status = learn_buffers(team, call.nbytes, call.nbytes, operand_addresses(call),
+                           result_addresses(call), NULL, call.staged_by_all)
+    if status != DONE:
+        return status
+    source = <const char *> operand_addresses(call)[call.root]
+    place = <char *> result_addresses(call)[reader]
+    if source == NULL:
+        return bcast_fan_out(call)
+    if place == NULL:
+        half = call.nbytes         # the reader copies all of it
+    if team.rank == reader:
+        copy_result(call.recv, source, half, call.streaming)
+        team.direct_bytes += half
+    elif place != NULL:
+        copy_result(place + half, source + half, call.nbytes - half, call.streaming)
+        team.direct_bytes += call.nbytes - half
+    return end_in_agreement(team)
 
 
 # ---------------------------------------------------------------------- allgather

@@ -39,6 +39,8 @@ cdef struct Transfer:
     uint64_t heap_offset       # where it lies in its sender's heap, or STAGED
     uint64_t address           # where in its sender's private memory it may be read, or 0
     bint is_offered            # that address was told to the receiver
+    bint has_offer             # incoming: its sender was told where in our heap it may write it
+    bint is_written            # incoming: and does so
     uint64_t cell              # outgoing, read in place: the cell whose credit says that it was
     StoreClass *chosen         # the choice of stores for messages of this length; NULL: none
     bint grows                 # incoming: ask for memory when the length is known
@@ -54,6 +56,7 @@ cdef struct Exchange:
     int sends, receives        # how many of each
     size_t direct_from         # messages of so many bytes are read in their sender's heap
     bint may_be_read           # what is sent, in private memory, through the kernel
+    bint may_be_written        # what is sent, from heap to heap, by its sender
     Convertor *own                # this rank's message to itself, and its place; or NULL
     Convertor *own_place
     int unfinished

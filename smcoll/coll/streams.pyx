@@ -16,6 +16,10 @@ word               stored by                       loaded by
 credit word        d, release, after it has read   s, acquire, before it writes cell ``n``: d has
                    cells up to that number         read cell ``n - cells``, the last one there
 refusal word       d, before that credit           s, after it
+``Offer.cell``     d, release, after the place     s, acquire, before it writes the message there
+                   and the room that it offers
+written word       s, release, after it has        d, acquire, before it leaves the call
+                   written that message
 =================  ==============================  ==============================================
 
 **Two streams between two ranks share the rooms for their chunks**, and change them in each pass:
@@ -39,6 +43,11 @@ receiver that can't read it there (the kernel refuses, its own data have holes, 
 overwrite has to be sent first) says so beside the credit, in ``refusal_word``, and the message
 follows in chunks.
 
+In a Gather it is the sender that copies from heap to heap, while the root copies its own block. The
+root begins its call by an offer to each sender: the number of the next cell, and where in its heap
+that message is wanted. Who has put a message in place into that very cell, and of a length that
+fits, writes it there, and waits for no credit; both ranks know that it does so.
+
 Cells are counted from the communicator's start and never reset. A message of no bytes has a cell
 too. Why nothing deadlocks: a rank moves all its messages, in both directions, as far as they go,
 and waits for any of them to move; a sender without credit has filled the ring for a receiver whose
@@ -54,7 +63,7 @@ from smcoll.barrier cimport post_line_length, same_kind_of_call
 from smcoll.base.atomics cimport (
     acquire_reached, load_acquire, load_relaxed, monotonic_ns, store_relaxed, store_release,
 )
-from smcoll.base.kernels cimport STORES_ORDINARY
+from smcoll.base.kernels cimport STORES_ORDINARY, copy_result
 from smcoll.base.signature cimport COLLECTIVE_ALLGATHER, COLLECTIVE_ALLTOALL, collective_in
 from smcoll.coll.peer_buffers cimport (
     find, own_offset, read_address, read_chunk, read_offset, still_in_the_call,
@@ -67,8 +76,8 @@ from smcoll.datatype.convertor cimport copy_message, pack_next, unpack_next
 from smcoll.memory.cross_memory cimport read_memory
 from smcoll.memory.heap cimport STAGED
 from smcoll.segment cimport (
-    LINE_BYTES, Layout, Line, credit_word, is_fresh_chunk, places_in_turn, refusal_word,
-    stream_chunk, stream_line, whole_lines,
+    LINE_BYTES, Layout, Line, Offer, credit_word, is_fresh_chunk, offer_to, places_in_turn,
+    refusal_word, stream_chunk, stream_line, whole_lines, written_word,
 )
 from smcoll.sync.team cimport (
     AGAIN, DONE, FAILED_DAMAGED, FAILED_MISMATCH, FAILED_POISONED, StoreClass, Team,
@@ -95,6 +104,8 @@ cdef void init_streams(Team *team, Stream *streams, uint64_t start) noexcept nog
         if other == team.rank:
             continue
         store_relaxed(refusal_word(layout, team.base, team.rank, other), start)
+        store_relaxed(&offer_to(layout, team.base, team.rank, other).cell, start)
+        store_relaxed(written_word(layout, team.base, team.rank, other), start)
         store_release(credit_word(layout, team.base, team.rank, other), start)
         for cell in range(layout.stream_cells):
             store_release(&stream_line(layout, team.base, team.rank, other,
@@ -143,6 +154,8 @@ cdef void begin_exchange(Exchange *exchange) noexcept nogil:
         exchange.incoming[i].begun = exchange.incoming[i].finished = False
         exchange.incoming[i].heap_offset = STAGED
         exchange.incoming[i].address = 0
+        exchange.incoming[i].has_offer = offer_place(exchange, &exchange.incoming[i])
+        exchange.incoming[i].is_written = False
         exchange.incoming[i].is_offered = False
         exchange.incoming[i].chosen = NULL
         if exchange.incoming[i].behind != NULL:
@@ -195,6 +208,23 @@ cdef uint64_t address_for(Exchange *exchange, Transfer *message) noexcept nogil:
                                      exchange.team.layout.stream_chunk)):
         return 0
     return <uint64_t> <void *> message.convertor.address
+
+
+cdef bint offer_place(Exchange *exchange, const Transfer *message) noexcept nogil:
+    """Before its sender can have it ready: then it need not wait for us."""
+    cdef Team *team = exchange.team
+    cdef Offer *offer = offer_to(&team.layout, team.base, team.rank, message.peer)
+    cdef uint64_t place
+    if (not exchange.may_be_written or message.room < exchange.direct_from
+            or message.convertor.runs != NULL or message.behind != NULL):
+        return False
+    place = own_offset(team, message.convertor.address, message.room)
+    if place == STAGED:
+        return False
+    store_relaxed(&offer.place, place)
+    store_relaxed(&offer.room, message.room)
+    store_release(&offer.cell, exchange.streams[message.peer].received + 1)
+    return True
 
 
 cdef inline bint in_cell(const Team *team, size_t nbytes) noexcept nogil:
@@ -277,8 +307,43 @@ cdef inline bint was_refused(Exchange *exchange, Transfer *message) noexcept nog
         refusal_word(&team.layout, team.base, message.peer, team.rank))
 
 
+# Does the receiver of the message that we published in place leave it to us to write it?
+cdef inline bint is_ours_to_write(Exchange *exchange, const Transfer *message) noexcept nogil:
+    cdef Team *team = exchange.team
+    cdef Offer *offer = offer_to(&team.layout, team.base, message.peer, team.rank)
+    return (exchange.may_be_written and message.heap_offset != STAGED
+            and load_acquire(&offer.cell) == message.cell
+            and message.nbytes <= load_relaxed(&offer.room))
+
+
+cdef int write_message(Exchange *exchange, Transfer *message) noexcept nogil:
+    """DONE or a FAILED code."""
+    cdef Team *team = exchange.team
+    cdef Offer *offer = offer_to(&team.layout, team.base, message.peer, team.rank)
+    cdef char *place
+    cdef int status = find(team, message.peer, load_relaxed(&offer.place), message.nbytes, &place)
+    if status == DONE and place == NULL:
+        team.awaited_rank = message.peer
+        status = FAILED_DAMAGED
+    if status == DONE:
+        status = still_in_the_call(team, message.peer)
+    if status != DONE:
+        return status
+    copy_result(place, message.convertor.address, message.nbytes, message.convertor.streaming)
+    team.direct_bytes += message.nbytes
+    store_release(written_word(&team.layout, team.base, team.rank, message.peer), message.cell)
+    return DONE
+
+
+# Has the sender written the message that we have left to it?
+cdef inline bint was_written(Exchange *exchange, const Transfer *message) noexcept nogil:
+    cdef Team *team = exchange.team
+    return exchange.streams[message.peer].received + 1 == load_acquire(
+        written_word(&team.layout, team.base, message.peer, team.rank))
+
+
 cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
-    """Fill cells as long as there are free ones."""
+    """Fill cells as long as there are free ones: DONE, AGAIN or a FAILED code."""
     cdef Team *team = exchange.team
     cdef Stream *stream = &exchange.streams[message.peer]
     cdef Line *line
@@ -290,6 +355,8 @@ cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
     cdef int64_t began = 0
     cdef uint64_t number = 0
     if message.begun:
+        if is_ours_to_write(exchange, message):
+            return write_message(exchange, message)
         if not was_read(exchange, message):
             return AGAIN
         if not was_refused(exchange, message):
@@ -372,6 +439,15 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
     cdef int kind, status
     cdef bint has_chunk, is_fresh = False
     while True:
+        if message.is_written:
+            if not was_written(exchange, message):
+                return AGAIN
+            stream.received += 1
+            store_release(credit_word(&team.layout, team.base, team.rank, message.peer),
+                          stream.received)
+            message.done = message.nbytes
+            finish(stream, message)
+            return DONE
         line = stream_line(&team.layout, team.base, message.peer, team.rank, stream.received + 1)
         if not acquire_reached(&line.flag, stream.received + 1):
             return AGAIN
@@ -419,6 +495,9 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
             return DONE
         if in_cell(team, message.nbytes):
             place = line.payload
+        elif message.heap_offset != STAGED and message.has_offer and message.nbytes <= message.room:
+            message.is_written = True
+            continue
         elif message.heap_offset != STAGED:
             status = find(team, message.peer, message.heap_offset, message.nbytes, &lies_at)
             if status != DONE:
@@ -465,9 +544,13 @@ cdef int advance_exchange(Exchange *exchange) noexcept nogil:
     cdef int i, status
     for i in range(exchange.sends):
         message = &exchange.outgoing[i]
-        if not message.finished and send_more(exchange, message) == DONE:
-            message.finished = True
-            exchange.unfinished -= 1
+        if not message.finished:
+            status = send_more(exchange, message)
+            if status == DONE:
+                message.finished = True
+                exchange.unfinished -= 1
+            elif status != AGAIN:
+                return status
     for i in range(exchange.receives):
         message = &exchange.incoming[i]
         if not message.finished:
@@ -494,6 +577,12 @@ cdef bint something_moves(void *context) noexcept nogil:
         if message.finished:
             continue
         stream = &exchange.streams[message.peer]
+        if message.is_written:
+            if was_written(exchange, message):
+                return True
+            if awaited < 0:
+                awaited = message.peer
+            continue
         # In place, a full cell may have to wait until our own message is out of its way; that one
         # is unfinished then and counts below. How long the incoming one is, its first cell says.
         line = stream_line(&team.layout, team.base, message.peer, team.rank, stream.received + 1)
@@ -506,7 +595,8 @@ cdef bint something_moves(void *context) noexcept nogil:
         message = &exchange.outgoing[i]
         if message.finished:
             continue
-        if was_read(exchange, message) if message.begun else may_write(exchange, message):
+        if (was_read(exchange, message) or is_ours_to_write(exchange, message) if message.begun
+                else may_write(exchange, message)):
             return True
         if awaited < 0:
             awaited = message.peer

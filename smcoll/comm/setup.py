@@ -173,9 +173,10 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instruc
                 config, decisions, size, kind.domains, oversubscribed) if learns else {}
 
         record = {"table": table, "reads": reads, "cache": sysfs.core_cache(), "known": []}
+        decided = None
         if rank == 0 and learns:
             try:
-                rows, tried = decide(table, record["cache"])
+                rows, tried = decided = decide(table, record["cache"])
                 record["known"] = learned.recall(kind, tried, lambda collective, in_class: (
                     variants.to_try(collective, tried[collective], in_class, size,
                                     rows[collective], mapping.inline_sizes)))
@@ -199,11 +200,11 @@ def _node_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], instruc
             if not config.internals.streaming_size:
                 engine.write_around_caches(select.streaming_sizes(size, cache))
                 engine.measure_results(select.measured_results_from(size, cache))
-            decisions, to_learn = decide(records[0]["table"], core_cache)
+            decisions, to_learn = decided or decide(records[0]["table"], core_cache)
             engine.use(decisions)
             # Behind `use`, which is the end of measuring in heaps.
             if heaps is not None:
-                engine.use_heaps(heaps, select.direct_sizes(config, size, core_cache, cache),
+                engine.use_heaps(heaps, select.direct_sizes(config, size, core_cache),
                                  select.measured_in_heaps(config, size, core_cache, cache))
             if reads:
                 engine.use_processes(

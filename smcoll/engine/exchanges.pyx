@@ -130,6 +130,7 @@ cdef class Exchanges:
         exchange.sends = messages.sends
         exchange.receives = messages.receives
         exchange.may_be_read = may_be_read
+        exchange.may_be_written = collective == COLLECTIVE_GATHER
         exchange.own = exchange.own_place = NULL
         if messages.keeps_own:
             exchange.own = &messages.own
@@ -137,6 +138,12 @@ cdef class Exchanges:
         exchange.direct_from = self.team.direct_from[collective] if in_heap else SIZE_MAX
         for i in range(messages.receives):
             messages.incoming[i].convertor.streaming = streaming
+        if exchange.may_be_written:
+            for i in range(messages.sends):
+                # The result's length is taken to be that of equal blocks.
+                messages.outgoing[i].convertor.streaming = (
+                    messages.outgoing[i].nbytes * self.team.size
+                    >= self.team.streaming_from[collective])
         messages.own_place.streaming = streaming
         begin_exchange(&exchange)
         while True:
@@ -153,6 +160,8 @@ cdef class Exchanges:
         if status != DONE:
             for i in range(messages.sends):
                 self.peers.keep(messages.outgoing[i].convertor.address)
+            for i in range(messages.receives):
+                self.peers.keep(messages.incoming[i].convertor.address)
         truncated[0] = exchange.truncated
         return status
 

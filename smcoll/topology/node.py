@@ -41,6 +41,7 @@ def processor_numbers() -> dict[str, int]:
     return {name: int(found[key]) for name, key in names.items() if found.get(key, "").isdigit()}
 
 
+@functools.cache
 def _first_cpu() -> dict[str, str]:
     """What /proc/cpuinfo says of the first CPU."""
     try:
@@ -74,18 +75,24 @@ def _read_field(path: Path, name: str) -> int:
     return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), 0)
 
 
-def _own_cgroups() -> tuple[Path, ...]:
-    """The folders of this process's cgroup and its parents that can be seen (v1 and v2)."""
+def _own_cgroup_files(name: str) -> tuple[Path, ...]:
+    """Those of this process's cgroup and its parents that can be seen (v1 and v2)."""
     try:
-        text = Path("/proc/self/cgroup").read_text()
+        with open("/proc/self/cgroup") as own:
+            text = own.read()
     except OSError:
         text = ""
-    return _cgroup_folders(CGROUP, text)
+    return _cgroup_files(CGROUP, text, name)
+
+
+# Asked at each set-up, of files that mostly are not there.
+@functools.lru_cache(maxsize=32)
+def _cgroup_files(root: Path, own: str, name: str) -> tuple[Path, ...]:
+    return tuple(file for folder in _cgroup_folders(root, own) if (file := folder / name).exists())
 
 
 @functools.lru_cache(maxsize=8)
 def _cgroup_folders(root: Path, own: str) -> tuple[Path, ...]:
-    # Asked at each set-up: the paths take longer than what is read there.
     folders = {}
     for line in own.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -101,15 +108,15 @@ def _cgroup_folders(root: Path, own: str) -> tuple[Path, ...]:
 def cpu_quota() -> float:
     """CPUs that the cgroup's quota allows (v1 and v2); infinite without one."""
     quota = math.inf
-    for folder in _own_cgroups():
+    for file in _own_cgroup_files("cpu.max"):
         try:
-            limit, period = (folder / "cpu.max").read_text().split()
+            limit, period = file.read_text().split()
             if limit != "max":
                 quota = min(quota, int(limit) / int(period))
         except (OSError, ValueError):
             pass
-        limit = _read_number(folder / "cpu.cfs_quota_us")
-        period = _read_number(folder / "cpu.cfs_period_us")
+    for file in _own_cgroup_files("cpu.cfs_quota_us"):
+        limit, period = _read_number(file), _read_number(file.with_name("cpu.cfs_period_us"))
         if limit is not None and period and limit > 0:
             quota = min(quota, limit / period)
     return quota
@@ -130,14 +137,13 @@ def memory_headroom() -> float:
     Files that were read count as used there, but the kernel drops them when memory is needed.
     """
     headroom = math.inf
-    for folder in _own_cgroups():
-        for limit_name, usage_name, dropped in (
-                ("memory.max", "memory.current", "inactive_file"),
-                ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")):
-            limit = _read_number(folder / limit_name)
-            usage = _read_number(folder / usage_name)
+    for limit_name, usage_name, dropped in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")):
+        for file in _own_cgroup_files(limit_name):
+            limit, usage = _read_number(file), _read_number(file.with_name(usage_name))
             if limit is not None and usage is not None and 0 < limit < 1 << 60:
-                usage -= _read_field(folder / "memory.stat", dropped)
+                usage -= _read_field(file.with_name("memory.stat"), dropped)
                 headroom = min(headroom, max(0, limit - max(0, usage)))
     return headroom
 

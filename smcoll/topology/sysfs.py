@@ -85,6 +85,7 @@ def core_cache(root: Path = ROOT) -> int:
     return next((one["bytes"] for one in data_caches(root) if one["level"] == 2), 1 << 20)
 
 
+@functools.cache
 def data_caches(root: Path = ROOT) -> list[dict[str, int]]:
     """The first online CPU's data caches: ``level``, ``bytes``, and how many online ``cpus`` share
     it. [] where /sys doesn't tell.

@@ -56,9 +56,8 @@ class Decision:
 
 # Larger ones are faster staged, wherever the arrays lie (docs/heap.md): some copy in while others
 # copy out, through regions that stay in the caches; a Scan's chain reads each prefix once. By the
-# number of ranks, 2 or more. To a single reader a staged Bcast is as long as one copy, too, for
-# root and reader copy at the same time. Where heaps were tuned, what was measured decides.
-DIRECT_AT_MOST = {"bcast": (0, 8 << 20), "allgather": (UNLIMITED, 512 * KIB),
+# number of ranks, 2 or more. Where heaps were tuned, what was measured decides.
+DIRECT_AT_MOST = {"bcast": (UNLIMITED, 8 << 20), "allgather": (UNLIMITED, 512 * KIB),
                   "scan": (0, 0), "exscan": (0, 0)}
 # Two ranks measure from here on whether data are used where they lie: arrays in heaps, messages
 # through the kernel. Shorter ones cost less than a trial could tell (`coll.routes`, whose smallest
@@ -257,20 +256,14 @@ def shortest_direct(config, ranks: int, core_cache: int) -> int:
     return config.internals.direct_size or max(config.internals.heap_threshold, shortest)
 
 
-def direct_sizes(config, ranks: int, core_cache: int = 0, cache: int = 0) -> dict[str, int]:
+def direct_sizes(config, ranks: int, core_cache: int = 0) -> dict[str, int]:
     """From how many bytes messages may be read in their sender's shared heap, by collective.
 
-    Of what a rank hands out in a Scatter or Alltoall a message is one part. Between two ranks, the
-    root of a Gather would wait for the other one's copy, or make it alone; staged, both work at the
-    same time. As long as messages fit the last-level caches (of ``cache`` bytes together; 0 if
-    unknown), in place it gains little near, and takes twice as long far (AMD families 25 and 26).
+    Of what a rank hands out in a Scatter or Alltoall a message is one part.
     """
     shortest = shortest_direct(config, ranks, core_cache)
-    if config.internals.direct_size:
+    if config.internals.direct_size or ranks == 2:
         return dict.fromkeys(STREAMED, shortest)
-    if ranks == 2:
-        return dict.fromkeys(STREAMED, shortest) | {
-            "gather": max(shortest, (cache or USUAL_CACHES) // 2)}
     part = max(config.internals.heap_threshold, 2 * core_cache // ranks)
     return {"gather": shortest, "scatter": part, "alltoall": part}
 
@@ -289,7 +282,8 @@ def measured_in_heaps(config, ranks: int, core_cache: int = 0,
     first = dict.fromkeys(("reduce", "allreduce", "reduce_scatter", "allgather"), 2 * core_cache)
     if ranks == 2:
         half = (cache or USUAL_CACHES) // 2
-        first |= {"gather": half, "allgather": half, "scatter": half // 2, "alltoall": core_cache}
+        first |= {"bcast": 2 * core_cache, "gather": 2 * core_cache, "allgather": half,
+                  "scatter": half // 2, "alltoall": core_cache}
     return {collective: nbytes for collective, nbytes in first.items()
             if collective in STREAMED or collective not in config.named}
 

@@ -213,10 +213,12 @@ def test_a_cost_grows_with_size_and_ranks_share_cores_at_a_price(key):
 
 def test_direct_access_is_what_staging_is_without_its_copies():
     """LHS (4), one stage, and (8): a Bcast takes one access to each line, nobody copies in."""
-    two = of("package:1 l3:1 core:2", 2)
+    two, three = of("package:1 l3:1 core:2", 2), of("package:1 l3:1 core:3", 3)
     nbytes = 1 << 20
+    # Each of two copies a half.
     assert costs.predict("bcast", "shared_heap", two, nbytes, PLAN) == pytest.approx(
-        200 + 20 + 2 * 14 + 4 * nbytes / 64)
+        200 + 20 + 2 * 14 + 4 * nbytes / 64 / 2)
+    assert costs.predict("bcast", "shared_heap", three, nbytes, PLAN) > 4 * nbytes / 64
     for collective in ("allreduce", "allgather", "reduce_scatter", "scan"):
         staged = min(costs.predict(collective, name, two, nbytes, PLAN)
                      for name in predict.algorithms_of(collective))

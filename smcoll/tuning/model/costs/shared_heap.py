@@ -1,8 +1,8 @@
 """Direct access, all arrays in shared heaps: LHS's own premise, without the copy into a region.
 
 A call begins with an exchange in which all say where their arrays lie, and ends with one that says
-that nobody uses them any more; a Bcast's root waits for its readers instead. Nothing is cut into
-sections.
+that nobody uses them any more; a Bcast's root waits for its readers instead, where it has several.
+Nothing is cut into sections.
 """
 
 from __future__ import annotations
@@ -37,7 +37,12 @@ def reduce_shared_heap(machine, m, nbytes, plan):
 
 @cost("bcast", "shared_heap", sectioned=False)
 def bcast_shared_heap(machine, m, nbytes, plan):
-    """LHS (4), one stage: everybody reads the root's array; the root waits until they have."""
+    """LHS (4), one stage: everybody reads the root's array; the root waits until they have. Of two
+    ranks each copies a half."""
+    if machine.ranks == 2:
+        half = m / 2
+        return everyone(machine, max(machine.beta.lines(half, 1, nbytes), machine.copy(half, nbytes)
+                                     + machine.beta.rewritten(half, nbytes)), 2, 1)
     read = machine.beta.lines(m, machine.sharing(machine.beta, machine.ranks - 1), nbytes)
     return Work(2 * machine.beta.latency + read, read, (machine.ranks - 1) * read, 2)
 
