@@ -20,9 +20,10 @@ import posix_ipc
 from libc.errno cimport errno as c_errno
 from libc.string cimport memcmp, memcpy, memset
 from posix.mman cimport munmap
+from posix.unistd cimport getpid
 
 from smcoll.base.signature cimport COLLECTIVES
-from smcoll.memory.huge_pages cimport HUGE_PAGE, make_huge, map_at_huge_page
+from smcoll.memory.huge_pages cimport HUGE_PAGE, RESERVED_AT_ONCE, make_huge, map_at_huge_page
 from smcoll.segment cimport AWAITS_MPI, Layout, Published, Status
 
 from smcoll.algorithms import EXCHANGE, ROOTED
@@ -454,13 +455,17 @@ cdef class Mapping:
 
     def is_ours(self):
         """Whether this process made the mapping (a forked child did not) and still has it."""
-        return self.base != NULL and os.getpid() == self.owner_process
+        return self.base != NULL and getpid() == self.owner_process
 
     cdef _reserve(self, size_t offset, size_t length):
         cdef char *start = rank_range(&self.layout, self.base, self.rank) + offset
         cdef size_t file_offset = start - self.base
         cdef size_t whole = length - length % HUGE_PAGE
-        os.posix_fallocate(self.descriptor, file_offset, length)
+        cdef size_t done = 0
+        while done < length:
+            piece = min(length - done, <size_t> RESERVED_AT_ONCE)
+            os.posix_fallocate(self.descriptor, file_offset + done, piece)
+            done += piece
         if self.layout.alignment == HUGE_PAGE and whole > 0:
             # Only a matter of speed: an older system, or one that denies them, keeps small pages.
             make_huge(start, whole)
@@ -489,7 +494,7 @@ cdef class Mapping:
             self.base = NULL
             munmap(base, self.layout.total)
         if self.descriptor >= 0:
-            if self.linked and os.getpid() == self.owner_process:
+            if self.linked and getpid() == self.owner_process:
                 self.unlink()
             os.close(self.descriptor)
             self.descriptor = -1

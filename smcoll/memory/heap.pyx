@@ -19,6 +19,7 @@ from libc.string cimport memcmp, memcpy
 from posix.mman cimport (
     MAP_ANONYMOUS, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap,
 )
+from posix.unistd cimport getpid
 
 from smcoll.memory.extents cimport (
     KEPT, NONE, USED, Extent, Extents, extent_around, init_extents, put_back, tag, take, widen,
@@ -384,5 +385,6 @@ cdef class PeerHeap:
         madvise(self.view.base, self.view.size, MADV_DONTFORK)
 
     def __dealloc__(self):
-        if self.view.base != NULL and os.getpid() == self.owner_process:
+        # (Late in the interpreter's end, too, when `os` is gone.)
+        if self.view.base != NULL and getpid() == self.owner_process:
             munmap(self.view.base, self.view.size)

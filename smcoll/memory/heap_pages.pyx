@@ -10,7 +10,7 @@ from libc.errno cimport EAGAIN, EINTR
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memchr, memset
 
-from smcoll.memory.huge_pages cimport HUGE_PAGE, make_huge
+from smcoll.memory.huge_pages cimport HUGE_PAGE, RESERVED_AT_ONCE, make_huge
 
 cdef extern from "fcntl.h" nogil:
     int posix_fallocate(int descriptor, long offset, long length) noexcept
@@ -18,7 +18,6 @@ cdef extern from "fcntl.h" nogil:
     enum: FALLOC_FL_PUNCH_HOLE, FALLOC_FL_KEEP_SIZE
 
 cdef enum:
-    RESERVED_AT_ONCE = 4 << 20
     MADE_HUGE_AT_ONCE = 32 << 20
 
 PAGE = os.sysconf("SC_PAGESIZE")
@@ -63,7 +62,6 @@ cdef bint reserve_each(HeapPages *heap, uint32_t page, uint32_t end) noexcept no
     cdef uint32_t piece
     cdef int status
     while page < end:
-        # Not many at once: before Linux 6.12 any signal undoes all of a call's work.
         piece = min(end - page, <uint32_t> (RESERVED_AT_ONCE // PAGE))
         status = EINTR
         while status == EINTR:

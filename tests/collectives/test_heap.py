@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import errno
 import gc
 import multiprocessing
 import os
 import pickle
 import random
+import resource
 import subprocess
 import sys
 import threading
@@ -333,6 +336,56 @@ def test_a_forked_child_of_many_arrays_has_copies_of_all(numpy_in_heap):
 
     assert ended_well(in_child(action))
     assert not any(array[0] for array in arrays)
+
+
+@contextlib.contextmanager
+def limited_to(kind, soft):
+    before = resource.getrlimit(kind)
+    resource.setrlimit(kind, (soft, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, before)
+
+
+def test_a_forked_child_needs_no_address_space_for_what_the_heap_may_become(numpy_in_heap):
+    array = np.ones(LARGE)
+    with open("/proc/self/status") as status:
+        mapped, = (int(line.split()[1]) << 10 for line in status if line.startswith("VmSize:"))
+
+    def action():
+        time.sleep(0.2)
+        return (array == 1).all()
+
+    with limited_to(resource.RLIMIT_AS, mapped + (1 << 30)):
+        child = in_child(action)
+    array[:] = 2
+    assert ended_well(child)
+
+
+def test_a_fork_without_free_descriptors_waits_for_the_childs_copies(numpy_in_heap):
+    array = np.ones(100 * LARGE)
+    opened = []
+    with limited_to(resource.RLIMIT_NOFILE, len(os.listdir("/proc/self/fd")) + 50):
+        try:
+            while True:
+                opened.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError as error:
+            assert error.errno == errno.EMFILE
+        child = in_child(lambda: (array == 1).all())
+    array[:] = 2
+    for descriptor in opened:
+        os.close(descriptor)
+    assert ended_well(child)
+
+
+def test_a_forked_child_that_cannot_have_copies_ends_and_says_why(numpy_in_heap, capfd):
+    array = np.ones(LARGE)
+    with limited_to(resource.RLIMIT_NOFILE, 3):
+        child = in_child(lambda: True)
+    assert array.all()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 127
+    assert "no descriptors to make the parent wait" in capfd.readouterr().err
 
 
 def test_a_grandchild_inherits_as_from_any_process(numpy_in_heap):
