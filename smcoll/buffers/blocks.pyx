@@ -38,8 +38,9 @@ cdef class Blocks:
     cdef lay_out(self):
         """As ``Specification.lay_out``, for each rank's block."""
         if not self.contiguous:
-            self.typemaps = [typemap_of(datatype) for datatype in
-                             self.datatypes or [self.datatype] * self.ranks]
+            self.typemaps = [
+                typemap_of(datatype, self.counts == NULL or self.counts[rank] > 0)
+                for rank, datatype in enumerate(self.datatypes or [self.datatype] * self.ranks)]
 
     cdef const Runs *runs(self, int rank):
         cdef Typemap typemap = None

@@ -371,7 +371,7 @@ cdef class Specification:
         """Look up where the elements' bytes lie. Raises what MPI does for a null or uncommitted
         datatype."""
         if not self.contiguous:
-            self.typemap = typemap_of(self.datatype)
+            self.typemap = typemap_of(self.datatype, self.count > 0)
 
     cdef const Runs *runs(self):
         """NULL: the message's bytes lie in one piece."""

@@ -294,7 +294,7 @@ class Comm(IntracommCreation, Collectives, MPI.Intracomm):
         if comm is None:
             return MPI.Intracomm.__new__(cls)
         if not isinstance(comm, MPI.Intracomm):
-            raise TypeError(f"expected an MPI.Intracomm, not {type(comm).__name__}")
+            raise TypeError(f"expected an MPI.Intracomm, not {kind_of(comm)}")
         check_config(config)
         duplicate = MPI.Intracomm.Dup(MPI.Intracomm(comm))
         self = MPI.Intracomm.__new__(cls, duplicate)
@@ -351,7 +351,13 @@ cdef with_our_class(comm):
     for plain, accelerated in _KINDS:
         if isinstance(comm, plain):
             return plain.__new__(accelerated, comm)
-    raise TypeError(f"expected an intracommunicator, not {type(comm).__name__}")
+    raise TypeError(f"expected an intracommunicator, not {kind_of(comm)}")
+
+
+cdef str kind_of(comm):
+    """For messages. Of COMM_NULL, as Split gives it to ranks that are left out, the type is that of
+    any communicator."""
+    return "COMM_NULL" if comm == MPI.COMM_NULL else type(comm).__name__
 
 
 def check_config(config):
@@ -403,7 +409,7 @@ def wrap(comm, config=None):
     if isinstance(comm, Collectives):
         return comm
     if not isinstance(comm, MPI.Intracomm):
-        raise TypeError(f"expected an intracommunicator, not {type(comm).__name__}")
+        raise TypeError(f"expected an intracommunicator, not {kind_of(comm)}")
     wrapped = with_our_class(comm)
     if MPI.Comm.Get_attr(wrapped, keyvals().state) is None:
         adopt(wrapped, config or settings_for(wrapped), owned=False)

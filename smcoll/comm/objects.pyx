@@ -193,7 +193,7 @@ cdef object decode_packet(bytes packet):
 
 
 cdef object fold(items, op):
-    """As mpi4py does it: from the first operand to the last."""
+    """From the first operand to the last."""
     cdef object result = None
     cdef bint first = True
     for item in items:

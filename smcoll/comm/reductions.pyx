@@ -166,7 +166,6 @@ class Reductions:
         ``recvcounts``: the same on all ranks; ``None``: each rank's own receive count.
         """
         cdef Engine engine = engine_of(self)
-        cdef bint counts_are_gathered = False
         cdef Specification send, recv
         cdef Message plain_send, plain_recv
         cdef int op_code, size
@@ -182,24 +181,27 @@ class Reductions:
                 return
         recv = parse_checked(recvbuf, True)
         send = send_side(sendbuf, recv)
-        if recvcounts is None and send is not recv:
-            recvcounts = gather_counts(self, engine, recv.count)
-            counts_are_gathered = True
-        counts = counts_of(recvcounts, size)
         if send is not recv:
             check_types(send, recv)
-        check_counts(send.count, sum(counts), "receive count" if send is recv else "send count",
-                     "sum(counts)")
-        if send is not recv and recv.count != counts[engine.rank]:
-            raise ValueError(f"mismatch in receive count {recv.count} and "
-                             f"counts[{engine.rank}] {counts[engine.rank]}")
-        if min(counts) < 0:
-            raise MPI.Exception(MPI.ERR_COUNT)
-        if counts_are_gathered:
-            engine.go_on()
-        scatter_reduction(self, engine, send, recv, counts, op, op_code, send is recv,
-                          recvbuf,
-                          partial(MPI.Comm.Ireduce_scatter, self, sendbuf, recvbuf, counts, op))
+        if recvcounts is not None or send is recv:
+            counts = counts_of(recvcounts, size)
+            check_vector(engine, send, recv, counts)
+            scatter_reduction(
+                self, engine, send, recv, counts, op, op_code, send is recv, recvbuf,
+                partial(MPI.Comm.Ireduce_scatter, self, sendbuf, recvbuf, counts, op))
+            return
+        mpi_takes(op, send.datatype)
+        counts = counts_of(gather_counts(self, engine, recv.count), size)
+        engine.go_on()
+        try:
+            check_vector(engine, send, recv, counts)
+            scatter_reduction(
+                self, engine, send, recv, counts, op, op_code, False, recvbuf,
+                partial(MPI.Comm.Ireduce_scatter, self, sendbuf, recvbuf, counts, op))
+        except BaseException:
+            # The peers are in this second stage for sure.
+            engine.abandon()
+            raise
 
 
 # ---------------------------------------------------------------------- checks
@@ -207,6 +209,17 @@ class Reductions:
 cdef check_types(Specification send, Specification recv):
     if send.datatype != recv.datatype:
         raise ValueError("mismatch in send and receive MPI datatypes")
+
+
+cdef check_vector(Engine engine, Specification send, Specification recv, list counts):
+    """Of a Reduce_scatter."""
+    check_counts(send.count, sum(counts), "receive count" if send is recv else "send count",
+                 "sum(counts)")
+    if send is not recv and recv.count != counts[engine.rank]:
+        raise ValueError(f"mismatch in receive count {recv.count} and "
+                         f"counts[{engine.rank}] {counts[engine.rank]}")
+    if min(counts) < 0:
+        raise MPI.Exception(MPI.ERR_COUNT)
 
 
 cdef check_counts(send, recv, send_title="send count", recv_title="receive count"):

@@ -22,6 +22,7 @@ from smcoll.sync import waiting_report
 cdef object _world = MPI.COMM_WORLD
 cdef object _one_rank = MPI.COMM_SELF
 cdef object _installed_config = None
+cdef bint _is_forked = False
 # Called, on all ranks alike, with each communicator whose engine was made or refused.
 when_made = []
 
@@ -42,6 +43,8 @@ cdef class State:
             raise MPI.Exception(MPI.ERR_COMM)
         if self.failure is not None:
             raise Error(self.failure)
+        if _is_forked:
+            raise Error("this communicator belongs to the process that this one was forked from")
         if self.in_set_up:
             raise Error("this communicator is being set up (by a second thread, or by the code "
                         "that a signal handler interrupted): one call at a time")
@@ -119,7 +122,9 @@ _report = report = Report()
 
 def _disown_all():
     # Parent and child would be one rank.
+    global _is_forked
     cdef State state
+    _is_forked = MPI.Is_initialized()
     for state in list(_live_states):
         if state.engine is not None:
             state.engine.disown()

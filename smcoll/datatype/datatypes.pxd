@@ -8,4 +8,4 @@ cdef class Typemap:
     cdef bint contiguous(self)
 
 
-cdef Typemap typemap_of(datatype)
+cdef Typemap typemap_of(datatype, bint is_used=*)

@@ -39,14 +39,16 @@ cdef dict _predefined = {}
 cdef int _keyval = MPI.KEYVAL_INVALID
 
 
-cdef Typemap typemap_of(datatype):
+cdef Typemap typemap_of(datatype, bint is_used=True):
     """The runs of a datatype; None where its elements are contiguous bytes.
 
-    Raises what MPI raises for a null or uncommitted datatype.
+    Raises what MPI raises for a null or uncommitted datatype. ``is_used``: of any elements; some
+    MPIs don't look at it where there are none.
     """
     global _keyval
     if datatype == MPI.DATATYPE_NULL:
-        refuse(datatype)
+        refuse(datatype, is_used)
+        return None
     if datatype.is_predefined:
         key = datatype.handle
         if key not in _predefined:
@@ -56,7 +58,9 @@ cdef Typemap typemap_of(datatype):
         _keyval = MPI.Datatype.Create_keyval()
     kept = datatype.Get_attr(_keyval)
     if kept is None:
-        refuse(datatype)
+        refuse(datatype, is_used)
+        if not is_used:
+            return None
         kept = (made(datatype),)
         datatype.Set_attr(_keyval, kept)
     return kept[0]
@@ -67,6 +71,6 @@ cdef Typemap made(datatype):
     return None if typemap.contiguous() else typemap
 
 
-cdef refuse(datatype):
+cdef refuse(datatype, int count):
     # What MPI refuses it refuses on a communicator of one rank, too, where nothing is communicated.
-    MPI.Intracomm.Bcast(_one_rank, [bytearray(1), 1, datatype], 0)
+    MPI.Intracomm.Bcast(_one_rank, [bytearray(1), count, datatype], 0)

@@ -213,6 +213,31 @@ def test_counts_whose_sum_wraps_round_are_refused_on_all_ranks(comm_world):
         comm.Barrier()
 
 
+@pytest.mark.mpi(2, 3)
+def test_a_wrong_vector_where_counts_are_gathered_leaves_nobody_waiting(comm_world):
+    """Of Reduce_scatter(recvcounts=None): the others are in its second stage by then."""
+    with smcoll.Comm(comm_world) as comm:
+        wrong = comm.rank == 0
+        with pytest.raises(ValueError if wrong else smcoll.PeerError):
+            comm.Reduce_scatter(np.ones(2 * comm.size + wrong), np.zeros(2), None)
+
+
+@pytest.mark.mpi(2, 3)
+def test_what_all_ranks_refuse_of_gathered_counts_costs_nothing(comm_world):
+    with smcoll.Comm(comm_world) as comm:
+        with pytest.raises(MPI.Exception):
+            comm.Reduce_scatter(np.ones(comm.size), np.zeros(1), None, MPI.BAND)
+        result = np.zeros(1)
+        comm.Reduce_scatter(np.ones(comm.size), result, None)
+        assert result[0] == comm.size
+
+
+def test_what_split_gives_to_ranks_left_out_is_named():
+    for make in (smcoll.Comm, smcoll.wrap):
+        with pytest.raises(TypeError, match="not COMM_NULL"):
+            make(MPI.COMM_NULL)
+
+
 class Bfloats:
     """What holds elements that MPI has no type for, as a tensor of another library does."""
 

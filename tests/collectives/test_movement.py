@@ -248,6 +248,36 @@ def check_alltoall_and_alltoallv(comm, count, in_place):
         np.testing.assert_array_equal(received, expected)
 
 
+@pytest.mark.mpi(2, 3)
+@pytest.mark.parametrize("kind", ["null", "uncommitted"])
+def test_types_of_empty_blocks_are_refused_where_mpi_refuses_them(comm_world, kind):
+    """Some MPIs don't look at them."""
+    rank, size = comm_world.rank, comm_world.size
+    unused = MPI.DATATYPE_NULL if kind == "null" else MPI.BYTE.Create_contiguous(10)
+    counts, types = [0] * size, [unused] * size
+    counts[rank], types[rank] = 1, MPI.INT
+    places = [10 * i for i in range(size)]
+
+    def outcome(comm):
+        received = np.zeros(10 * size, "u1")
+        try:
+            comm.Alltoallw([np.arange(10 * size, dtype="u1"), (counts, places), types],
+                           [received, (counts, places), types])
+        except MPI.Exception as error:
+            return error.Get_error_class()
+        return received.tolist()
+
+    with smcoll.Comm(comm_world) as comm:
+        assert outcome(comm) == outcome(comm_world)
+        if kind == "uncommitted":
+            # It is not taken for a committed one later.
+            counts[rank], types[rank] = 1, unused
+            with pytest.raises(MPI.Exception):
+                comm.Alltoallw([np.zeros(10 * size, "u1"), (counts, places), types],
+                               [np.zeros(10 * size, "u1"), (counts, places), types])
+            unused.Free()
+
+
 @pytest.mark.mpi(2, 3, 5)
 def test_alltoallw(comm):
     """A datatype for each pair: columns of a matrix become rows."""

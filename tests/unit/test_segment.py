@@ -313,6 +313,23 @@ def test_fork(comm_world):
         allreduce(comm)
 
 
+@pytest.mark.mpi(2)
+def test_a_forked_child_does_not_set_up_what_its_parent_has_not(comm_world):
+    comm = smcoll.Comm(comm_world)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            comm.Barrier()
+        except smcoll.Error as error:
+            status = 7 if "forked" in str(error) else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    allreduce(comm)
+    comm.Free()
+
+
 @pytest.mark.parametrize("kind", ["shm", "memfd"])
 def test_the_lock_says_who_is_alive(kind):
     """Of a stopped process, too, and not of one that was killed, zombie or not."""
