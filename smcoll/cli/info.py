@@ -32,7 +32,7 @@ FORMULA = "page + ranks * (control + streams + banks * segments * segment_size)"
 
 def info_command(
     ranks: Annotated[int | None, typer.Option(
-        "-n", "--ranks", min=1, metavar="N", show_default="one a core",
+        "-n", "-np", "--ranks", min=1, metavar="N", show_default="one a core",
         rich_help_panel=options.SHOWN, help="What is shown is for so many.")] = None,
     config: Annotated[bool, typer.Option(
         "--config", metavar=options.FLAG, show_default=False, rich_help_panel=options.SHOWN,

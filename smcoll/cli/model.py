@@ -22,7 +22,7 @@ COLLECTIVES = ("barrier", "bcast", "reduce", "allreduce", "gather", "scatter", "
 
 def model_command(
     ranks: Annotated[str, typer.Option(
-        "-n", "--ranks", show_default="one a core", metavar="N,...",
+        "-n", "-np", "--ranks", show_default="one a core", metavar="N,...",
         rich_help_panel=options.MACHINE, help="The first on the first core and so on.")] = "",
     topology: Annotated[str, typer.Option(
         metavar="LEVELS", show_default="this machine", rich_help_panel=options.MACHINE,

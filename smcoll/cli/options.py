@@ -15,7 +15,7 @@ SHOWN, PROGRAM = "What is shown", "The program"
 FLAG = ""
 
 Counts = Annotated[str, typer.Option(
-    "-n", "--ranks", show_default="one a core", metavar="N,...", rich_help_panel=RANKS,
+    "-n", "-np", "--ranks", show_default="one a core", metavar="N,...", rich_help_panel=RANKS,
     help="A job of its own for each of these numbers.")]
 MessageSize = Annotated[str, typer.Option(
     "-m", "--message-size", metavar="MIN:MAX", rich_help_panel=WORK,

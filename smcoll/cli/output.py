@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from smcoll.cli.words import counted
 from smcoll.launch import launch
 
 # Okabe and Ito's colours, which the colour-blind can tell apart; markers and dashes for print.
@@ -154,13 +155,14 @@ def ranks_and_nodes(job: dict) -> str:
     """``8 ranks on 2 cores (ranks outnumber cores)``, ``8 ranks on 2 nodes (4, 4) of 2 cores``."""
     nodes = job["nodes"]
     if not nodes:                      # a job that was stopped has not told
-        return f"{job['ranks']} ranks"
+        return counted(job["ranks"], "rank")
     cores = [node["cores"] for node in nodes]
     crowded = any(len(node["ranks"]) > node["cores"] for node in nodes)
     crowd = " (ranks outnumber cores)" if crowded else ""
     numbers = " or ".join(map(str, sorted(set(cores))))
     if len(nodes) == 1:
-        return f"{job['ranks']} ranks on {numbers} cores{crowd}"
+        return (f"{counted(job['ranks'], 'rank')} on {numbers} "
+                f"core{'' if cores == [1] else 's'}{crowd}")
     shares = ", ".join(str(len(node["ranks"])) for node in nodes)
     return f"{job['ranks']} ranks on {len(nodes)} nodes ({shares}) of {numbers} cores{crowd}"
 

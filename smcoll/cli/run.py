@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import sys
 from typing import Annotated
 
 import typer
 
+from smcoll import config
 from smcoll.cli import guard, options, selection
 from smcoll.cli.run_program import ProgramToRun
 from smcoll.launch import launch
@@ -35,7 +37,8 @@ def run_command(
         "--libraries", metavar=options.FLAG, show_default=False, rich_help_panel=options.PROGRAM,
         help="Collectives that C libraries call, too (SMCOLL_LIBRARIES=1).")] = False,
     ranks: Annotated[int | None, typer.Option(
-        "-n", "--ranks", min=1, metavar="N", show_default=False, rich_help_panel=options.RANKS,
+        "-n", "-np", "--ranks", min=1, metavar="N", show_default=False,
+        rich_help_panel=options.RANKS,
         help="Start so many; without it run in this process, a rank or not.")] = None,
     hosts: options.Hosts = "",
     host_file: options.HostFile = None,
@@ -66,9 +69,15 @@ def run_command(
             raise typer.BadParameter("--layout and --mpi-option need -n: they are for the mpiexec "
                                      "that smcoll starts")
         look_for(kind, program[0])
+        mention_ranks_behind(program)
         raise ProgramToRun(program, kind)
     if launch.under_mpiexec():
         raise typer.BadParameter("this is a rank of a job already: leave -n and --hosts out")
+    try:
+        config.Config()
+    except ValueError as error:         # once, and not on each rank
+        sys.stderr.write(f"smcoll: {error}\n")
+        raise typer.Exit(2) from None
     guard.check_ranks([ranks], on, yes)
     if not on:                          # they may have what this machine lacks
         look_for(kind, program[0])
@@ -88,6 +97,10 @@ def look_for(kind: str, program: str) -> None:
     if kind == "file" and not os.path.exists(program):
         sys.stderr.write(f"smcoll: can't open file {program!r}: No such file or directory\n")
         raise typer.Exit(2)
+    if (kind == "file" and os.path.isdir(program)
+            and not os.path.exists(os.path.join(program, "__main__.py"))):
+        sys.stderr.write(f"smcoll: can't find '__main__' module in {program!r}\n")
+        raise typer.Exit(1)
     if kind == "module":
         # The package alone: looking for what is in it would import it.
         package = program.partition(".")[0]
@@ -101,6 +114,14 @@ def look_for(kind: str, program: str) -> None:
         if missing:
             sys.stderr.write(f"smcoll: No module named {package}\n")
             raise typer.Exit(1)
+
+
+def mention_ranks_behind(program: list[str]) -> None:
+    """Where somebody may have meant to start several ranks."""
+    for option, number in itertools.pairwise(program[1:]):
+        if option in ("-n", "-np", "--ranks") and number.isdigit() and not launch.under_mpiexec():
+            sys.stderr.write(f"smcoll: one process, since {option} {number} behind the program is "
+                             f"the program's own (ranks: smcoll run -n {number} {program[0]})\n")
 
 
 def exit_code(returncode: int) -> int:

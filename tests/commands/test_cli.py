@@ -140,6 +140,23 @@ def test_a_program_that_is_not_there_is_said_once(tmp_path, ranks):
         "smcoll: No module named nothing\n")
 
 
+def test_a_folder_without_a_program_is_said_once(tmp_path):
+    assert smcoll("run", "-n", 2, tmp_path, code=1).stderr == (
+        f"smcoll: can't find '__main__' module in {str(tmp_path)!r}\n")
+
+
+def test_a_wrong_setting_is_said_once_before_ranks_start(program):
+    result = smcoll("run", "-np", 2, program, environment={"SMCOLL_FAN_IN": "many"}, code=2)
+    assert result.stderr.startswith("smcoll: SMCOLL_FAN_IN: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_number_of_ranks_behind_the_program_is_mentioned(program):
+    result = smcoll("run", program, "-n", 4)
+    assert f"smcoll run -n 4 {program}" in result.stderr
+    assert "smcoll run" not in smcoll("run", "-n", 2, program, "-n", 4).stderr
+
+
 @pytest.mark.lengthy
 def test_code_and_standard_input_are_run_as_python_does(program):
     text = PROGRAM.replace("import neighbour", "")
