@@ -12,6 +12,7 @@ cdef enum:
     BURST_CALLS = 8
     TURN_CALLS = 2 * BURST_CALLS    # in which one rank may begin a trial at once
     ROUTE_CLASSES = 16         # sizes, by powers of two from SMALLEST_ROUTED on
+    FAR_LINE_NS = 100          # a line from a near core takes less
     SMALLEST_ROUTED = 262144   # bytes that a rank hands out, or of the call
     # Of an Allgather, so many that staged messages, which take a little longer, are one call in
     # nine; not more, since meanwhile nobody looks whether the kernel is faster.
@@ -64,3 +65,8 @@ cdef void add_call(RouteChoice *choice, int64_t now, bint in_turn) noexcept nogi
 # The distance has changed; before, a line took so long.
 cdef void change_distance(RouteChoice *choice, int64_t line_ns) noexcept nogil
 cdef int route_class(size_t nbytes) noexcept nogil
+
+
+# Whether the next rank's core is far, as far as measured calls know.
+cdef inline bint is_far(const RouteChoice *choice) noexcept nogil:
+    return choice.distance.line_ns > FAR_LINE_NS

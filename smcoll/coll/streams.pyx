@@ -43,10 +43,11 @@ receiver that can't read it there (the kernel refuses, its own data have holes, 
 overwrite has to be sent first) says so beside the credit, in ``refusal_word``, and the message
 follows in chunks.
 
-In a Gather it is the sender that copies from heap to heap, while the root copies its own block. The
-root begins its call by an offer to each sender: the number of the next cell, and where in its heap
-that message is wanted. Who has put a message in place into that very cell, and of a length that
-fits, writes it there, and waits for no credit; both ranks know that it does so.
+In a Gather or Alltoall it is the sender that copies from heap to heap. A Gather's root copies its
+own block meanwhile; and cores that are far from each other write faster than they read. Each
+receiver begins its call by an offer to each sender: the number of the next cell, and where in its
+heap that message is wanted. Who has put a message in place into that very cell, and of a length
+that fits, writes it there, and waits for no credit; both ranks know that it does so.
 
 Cells are counted from the communicator's start and never reset. A message of no bytes has a cell
 too. Why nothing deadlocks: a rank moves all its messages, in both directions, as far as they go,

@@ -28,5 +28,5 @@ cdef class Exchanges:
                       int *truncated) noexcept
     cdef int compared(self, Messages messages) noexcept
     cdef int run(self, Messages messages, int collective, bint may_be_read, bint in_heap,
-                 bint streaming, int *truncated) noexcept
+                 bint streaming, bint receiver_is_far, int *truncated) noexcept
     cdef place(self, Transfer *message, list grown)

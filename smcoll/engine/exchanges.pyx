@@ -6,10 +6,10 @@ from libc.stdint cimport SIZE_MAX
 from libc.stdlib cimport free
 
 from smcoll.barrier cimport agrees_on_bytes
-from smcoll.base.signature cimport COLLECTIVE_GATHER, COLLECTIVES
+from smcoll.base.signature cimport COLLECTIVE_ALLTOALL, COLLECTIVE_GATHER, COLLECTIVES
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.routes cimport (
-    AROUND_CACHES, IN_PLACE_ROUTE, THROUGH_CACHES, RouteChoice, begin_by, describe_choice,
+    AROUND_CACHES, IN_PLACE_ROUTE, THROUGH_CACHES, RouteChoice, begin_by, describe_choice, is_far,
     new_choices, note_call, route_class,
 )
 from smcoll.coll.streams cimport NEEDS_MEMORY, Exchange, Transfer, begin_exchange, complete_exchange
@@ -79,11 +79,13 @@ cdef class Exchanges:
         cdef size_t result = messages.result_bytes()
         cdef bint in_heap = True
         cdef bint streaming = result >= self.team.streaming_from[collective]
+        cdef bint receiver_is_far = False
         cdef int status
         if may_be_read:
             choice = self.peers.choice_in_heap(collective, messages.outgoing, messages.sends)
             if choice != NULL:
                 in_heap = choice.tried == IN_PLACE_ROUTE
+                receiver_is_far = is_far(choice)
                 may_be_read = False
             else:
                 may_be_read = self.peers.may_be_read(collective, messages.outgoing,
@@ -94,7 +96,8 @@ cdef class Exchanges:
             choice = self.choice_of_result(collective, result)
             if choice != NULL:
                 streaming = choice.tried == AROUND_CACHES
-        status = self.run(messages, collective, may_be_read, in_heap, streaming, truncated)
+        status = self.run(messages, collective, may_be_read, in_heap, streaming, receiver_is_far,
+                          truncated)
         if choice != NULL:
             note_call(self.team, choice, False)
         if status == DONE and messages.agreed > 0:
@@ -114,12 +117,13 @@ cdef class Exchanges:
         return DONE
 
     cdef int run(self, Messages messages, int collective, bint may_be_read, bint in_heap,
-                 bint streaming, int *truncated) noexcept:
+                 bint streaming, bint receiver_is_far, int *truncated) noexcept:
         """DONE or a FAILED code; ``truncated``: how many messages were longer than their room.
 
         ``collective``: 0 for a stage of a call over several nodes. ``may_be_read``: what is sent,
         in private memory, through the kernel; ``in_heap``: in a shared heap, where it lies.
-        ``streaming``: what comes is written around the caches.
+        ``streaming``: what comes is written around the caches; ``receiver_is_far``: so is what this
+        rank writes into the receiver's memory (far, ordinary stores take up to twice as long).
         """
         cdef Exchange exchange
         cdef int status, i
@@ -130,7 +134,8 @@ cdef class Exchanges:
         exchange.sends = messages.sends
         exchange.receives = messages.receives
         exchange.may_be_read = may_be_read
-        exchange.may_be_written = collective == COLLECTIVE_GATHER
+        exchange.may_be_written = (collective == COLLECTIVE_GATHER
+                                   or collective == COLLECTIVE_ALLTOALL)
         exchange.own = exchange.own_place = NULL
         if messages.keeps_own:
             exchange.own = &messages.own
@@ -140,9 +145,9 @@ cdef class Exchanges:
             messages.incoming[i].convertor.streaming = streaming
         if exchange.may_be_written:
             for i in range(messages.sends):
-                # The result's length is taken to be that of equal blocks.
+                # (The result's length is taken to be that of equal blocks.)
                 messages.outgoing[i].convertor.streaming = (
-                    messages.outgoing[i].nbytes * self.team.size
+                    receiver_is_far or messages.outgoing[i].nbytes * self.team.size
                     >= self.team.streaming_from[collective])
         messages.own_place.streaming = streaming
         begin_exchange(&exchange)

@@ -332,7 +332,7 @@ cdef class NodeEngine(Engine):
         self.protocol.publish(signature, 0, 0)
         status = self.exchanges.run(
             messages, 0, False, True,
-            messages.result_bytes() >= self.team.streaming_from[0], &truncated)
+            messages.result_bytes() >= self.team.streaming_from[0], False, &truncated)
         self.protocol.leave(status)
         return truncated
 
