@@ -13,6 +13,7 @@ are exact in any order, and the centres must equal the serial ones bit by bit.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 import time
 from dataclasses import dataclass
@@ -212,6 +213,8 @@ def main() -> int:
         if arguments.n is not None:
             parser.error("this is a rank of a job already: leave -n out")
         return run_rank(arguments)
+    if importlib.util.find_spec("sklearn") is None:
+        parser.error("the images come with scikit-learn: pip install scikit-learn")
     program = [sys.executable, __file__, "--layer", arguments.layer,
                "--clusters", str(arguments.clusters), "--seeds", str(arguments.seeds)]
     program += ["--heap"] * arguments.heap
