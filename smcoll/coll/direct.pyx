@@ -23,8 +23,8 @@ from smcoll.coll.allgather cimport (
 )
 from smcoll.coll.all_read cimport allreduce_all_read
 from smcoll.coll.peer_buffers cimport (
-    PeerBuffers, end_in_agreement, find, learn_buffers, own_offset, publish_buffers, read_offset,
-    still_in_the_call,
+    PeerBuffers, all_still_in_the_call, end_in_agreement, find, learn_buffers, own_offset,
+    publish_buffers, read_offset, still_in_the_call,
 )
 from smcoll.coll.pipeline cimport (
     ALL_STORE, SECTION_STEPS, STEP_IN, STEP_RESULT, Call, Section, complete, heard, heard_all,
@@ -124,7 +124,10 @@ cdef api int reduce_shared_heap(Call *call) noexcept nogil:
 
 cdef int reduce_slices(Call *call, bint nobody_stages) noexcept nogil:
     cdef Section whole
-    cdef int status
+    # Of one that gave up the result may be something else by now.
+    cdef int status = all_still_in_the_call(call.team)
+    if status != DONE:
+        return status
     if nobody_stages:
         whole.offset = 0
         whole.nbytes = call.nbytes
@@ -348,6 +351,9 @@ cdef int bcast_by_halves(Call *call) noexcept nogil:
         copy_result(call.recv, source, half, call.streaming)
         team.direct_bytes += half
     elif place != NULL:
+        status = still_in_the_call(team, reader)
+        if status != DONE:
+            return status
         copy_result(place + half, source + half, call.nbytes - half, call.streaming)
         team.direct_bytes += call.nbytes - half
     return end_in_agreement(team)

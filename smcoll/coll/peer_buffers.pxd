@@ -19,6 +19,7 @@ cdef Line *publish_buffers(Team *team, const PeerBuffers *buffers, size_t nbytes
 cdef int learn_buffers(Team *team, size_t send_bytes, size_t recv_bytes, const void **send_at,
                        const void **recv_at, size_t *lengths, bint staged_by_all) noexcept nogil
 cdef int still_in_the_call(Team *team, int rank) noexcept nogil
+cdef int all_still_in_the_call(Team *team) noexcept nogil
 cdef int end_in_agreement(Team *team) noexcept nogil
 
 

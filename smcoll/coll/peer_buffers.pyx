@@ -109,6 +109,14 @@ cdef int still_in_the_call(Team *team, int rank) noexcept nogil:
     return FAILED_POISONED
 
 
+cdef int all_still_in_the_call(Team *team) noexcept nogil:
+    cdef int i, status = DONE
+    for i in range(1, team.size):
+        if status == DONE:
+            status = still_in_the_call(team, next_rank(team, i))
+    return status
+
+
 cdef int end_in_agreement(Team *team) noexcept nogil:
     """The exchange that proves that nobody uses another rank's arrays any more.
 
@@ -116,8 +124,5 @@ cdef int end_in_agreement(Team *team) noexcept nogil:
     poison behind them and does not post, so nobody passes. Looked at before posting, since once
     all have posted the call is complete, and a rank may give the communicator up by right.
     """
-    cdef int i, status = DONE
-    for i in range(1, team.size):
-        if status == DONE:
-            status = still_in_the_call(team, next_rank(team, i))
+    cdef int status = all_still_in_the_call(team)
     return barrier_all_read(team) if status == DONE else status

@@ -46,8 +46,9 @@ follows in chunks.
 In a Gather or Alltoall it is the sender that copies from heap to heap. A Gather's root copies its
 own block meanwhile; and cores that are far from each other write faster than they read. Each
 receiver begins its call by an offer to each sender: the number of the next cell, and where in its
-heap that message is wanted. Who has put a message in place into that very cell, and of a length
-that fits, writes it there, and waits for no credit; both ranks know that it does so.
+heap that message is wanted. Who has put a message in place into that very cell writes there what
+fits of it, and waits for no credit; both ranks know that it does so, and the offer stays until it
+has.
 
 Cells are counted from the communicator's start and never reset. A message of no bytes has a cell
 too. Why nothing deadlocks: a rank moves all its messages, in both directions, as far as they go,
@@ -313,8 +314,7 @@ cdef inline bint is_ours_to_write(Exchange *exchange, const Transfer *message) n
     cdef Team *team = exchange.team
     cdef Offer *offer = offer_to(&team.layout, team.base, message.peer, team.rank)
     return (exchange.may_be_written and message.heap_offset != STAGED
-            and load_acquire(&offer.cell) == message.cell
-            and message.nbytes <= load_relaxed(&offer.room))
+            and load_acquire(&offer.cell) == message.cell)
 
 
 cdef int write_message(Exchange *exchange, Transfer *message) noexcept nogil:
@@ -322,7 +322,10 @@ cdef int write_message(Exchange *exchange, Transfer *message) noexcept nogil:
     cdef Team *team = exchange.team
     cdef Offer *offer = offer_to(&team.layout, team.base, message.peer, team.rank)
     cdef char *place
-    cdef int status = find(team, message.peer, load_relaxed(&offer.place), message.nbytes, &place)
+    # It stays until we say that we have written: what does not fit is left out here, as by a
+    # receiver that reads.
+    cdef size_t nbytes = min(message.nbytes, load_relaxed(&offer.room))
+    cdef int status = find(team, message.peer, load_relaxed(&offer.place), nbytes, &place)
     if status == DONE and place == NULL:
         team.awaited_rank = message.peer
         status = FAILED_DAMAGED
@@ -330,8 +333,8 @@ cdef int write_message(Exchange *exchange, Transfer *message) noexcept nogil:
         status = still_in_the_call(team, message.peer)
     if status != DONE:
         return status
-    copy_result(place, message.convertor.address, message.nbytes, message.convertor.streaming)
-    team.direct_bytes += message.nbytes
+    copy_result(place, message.convertor.address, nbytes, message.convertor.streaming)
+    team.direct_bytes += nbytes
     store_release(written_word(&team.layout, team.base, team.rank, message.peer), message.cell)
     return DONE
 
@@ -496,7 +499,7 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
             return DONE
         if in_cell(team, message.nbytes):
             place = line.payload
-        elif message.heap_offset != STAGED and message.has_offer and message.nbytes <= message.room:
+        elif message.heap_offset != STAGED and message.has_offer:
             message.is_written = True
             continue
         elif message.heap_offset != STAGED:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from itertools import pairwise
 
 import chosen
@@ -306,32 +307,89 @@ def test_long_broadcasts_and_allgathers_are_staged(comm_world):
             assert ("staged, wherever" in explanation.reason) == (not direct)
 
 
-@pytest.mark.mpi(2)
+@pytest.mark.mpi(2, 3)
 def test_a_rank_returns_only_when_nobody_uses_its_arrays(comm_world):
     """What a rank writes into its arrays right after a call is never seen by the others in it."""
     with smcoll.Comm(comm_world, chosen.config(**EVERYTHING_DIRECT, bcast="shared_heap")) as comm:
+        rank, size = comm.rank, comm.size
         send, recv = smcoll.empty(LARGE), smcoll.empty(LARGE)
-        many, others = smcoll.empty(2 * LARGE), smcoll.empty(2 * LARGE)
+        many, others = smcoll.empty(size * LARGE), smcoll.empty(size * LARGE)
         for number in range(200):
             send[:] = number
             comm.Allreduce(send, recv)
             send[:] = -1
-            assert (recv == 2 * number).all()
+            assert (recv == size * number).all()
             recv[:] = -2
-            send[:] = number
-            comm.Bcast(send, number % 2)
-            send[:] = number + comm.rank
+            root = number % size
+            send[:] = number if rank == root else -3
+            comm.Bcast(send, root)
+            assert (send == number).all()
+            send[:] = number + rank
             comm.Allgather(send, many)
             send[:] = -1
-            assert (many[:LARGE] == number).all() and (many[LARGE:] == number + 1).all()
-            many[:LARGE], many[LARGE:] = 10 * comm.rank, 10 * comm.rank + 1
+            assert np.array_equal(many, np.repeat(number + np.arange(size), LARGE))
+            many[:] = np.repeat(10 * rank + np.arange(size), LARGE)
             comm.Alltoall(many, others)
             many[:] = -3
-            assert (others[:LARGE] == comm.rank).all() and (others[LARGE:] == 10 + comm.rank).all()
-            send[:] = number
-            comm.Gather(send, many if comm.rank == 1 else None, 1)
+            assert np.array_equal(others, np.repeat(10 * np.arange(size) + rank, LARGE))
+            others[:] = -4
+            send[:] = number + rank
+            comm.Gather(send, many if rank == root else None, root)
             send[:] = -1
-            assert comm.rank == 0 or (many == number).all()
+            assert rank != root or np.array_equal(many, np.repeat(number + np.arange(size), LARGE))
+            comm.Scatter(many if rank == root else None, recv, root)
+            many[:] = -5
+            assert (recv == number + rank).all()
+
+
+@pytest.mark.mpi(2)
+@pytest.mark.parametrize("collective", ["bcast", "allreduce", "reduce", "gather", "alltoall"])
+def test_what_a_rank_has_after_it_gave_up_is_not_written(comm_world, collective):
+    """Others come later and find where its arrays lie; its program may use these again."""
+    early = 0 if collective in ("gather", "reduce") else 1
+    with smcoll.Comm(comm_world, chosen.config(**EVERYTHING_DIRECT, bcast="shared_heap")) as comm:
+        send, recv = smcoll.zeros(2 * LARGE), smcoll.zeros(2 * LARGE)
+        block = send[:LARGE]
+        arguments = {"bcast": (recv, 0), "gather": (block, recv)}.get(collective, (send, recv))
+
+        def call():
+            getattr(comm, collective.capitalize())(*arguments)
+
+        comm.Barrier()
+        if comm.rank == early:
+            former = signal.signal(signal.SIGALRM, signal.default_int_handler)
+            with pytest.raises(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0.1)
+                call()
+            signal.signal(signal.SIGALRM, former)
+            recv[:] = 77
+        comm_world.Barrier()
+        if comm.rank != early:
+            with pytest.raises(smcoll.PeerError):
+                call()
+        comm_world.Barrier()
+        assert comm.rank != early or (recv == 77).all()
+
+
+@pytest.mark.mpi(2)
+def test_what_does_not_fit_is_left_out_by_the_sender_that_writes(comm_world):
+    with smcoll.Comm(comm_world, chosen.config(**EVERYTHING_DIRECT)) as comm:
+        send, memory = smcoll.zeros(2 * LARGE), smcoll.zeros(4 * LARGE)
+        recv = memory[:2 * LARGE]
+        for number in range(1, 200):
+            send[:], memory[:] = number, -1
+            # Rank 1 sends twice what it is to send in every other call.
+            count = LARGE if number % 2 or comm.rank == 0 else 2 * LARGE
+            if comm.rank == 0:
+                error = None
+                try:
+                    comm.Gatherv(send[:count], [recv, [LARGE, LARGE]])
+                except MPI.Exception as raised:
+                    error = raised.Get_error_class()
+                assert error == (None if number % 2 else MPI.ERR_TRUNCATE)
+                assert (recv == number).all() and (memory[2 * LARGE:] == -1).all()
+            else:
+                comm.Gatherv(send[:count], None)
 
 
 def mapped() -> int:

@@ -196,6 +196,23 @@ MUTANTS = (
     Mutant("direct_sender_does_not_wait", "OWNER_DOES_NOT_WAIT",
            (Edit(STREAMS, "message.nbytes)\n            return AGAIN\n",
                  "message.nbytes)\n            return DONE\n"),), RETURNS),
+    Mutant("direct_receiver_does_not_wait_for_what_is_written", "-",
+           (Edit(STREAMS, """            if not was_written(exchange, message):
+                return AGAIN
+""", ""),), RETURNS),
+    Mutant("direct_written_before_it_is", "-",
+           (Edit(STREAMS, "    copy_result(place,", """\
+    store_release(written_word(&team.layout, team.base, team.rank, message.peer), message.cell)
+    copy_result(place,"""),), RETURNS),
+    Mutant("direct_halves_close_before_copying", "CLOSES_BEFORE_WRITING",
+           (Edit("smcoll/coll/direct.pyx", """    if place == NULL:
+        half = call.nbytes         # the reader copies all of it
+""", """    status = end_in_agreement(team)
+    if status != DONE:
+        return status
+    if place == NULL:
+        half = call.nbytes         # the reader copies all of it
+"""),), RETURNS),
     Mutant("kernel_no_look_at_refusal", "NO_LOOK_AT_REFUSAL",
            (Edit(STREAMS, "    return message.address != 0 and message.cell == ",
                  "    return message.address == 1 and message.cell == "),),
