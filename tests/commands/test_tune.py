@@ -284,8 +284,8 @@ def test_what_was_measured_with_heaps_decides_where_ranks_share_heaps(write):
     assert select.decision_for(decided, "allreduce", LARGE).algorithm == "shared_heap"
     # Against the built-in limit, since it was measured so.
     assert select.decision_for(decided, "allgather", LARGE).algorithm == "direct"
-    # What was not measured: the built-in limits, by which two ranks stage a Bcast.
-    assert select.decision_for(decided, "bcast", 65536).algorithm == "fan_out"
+    # What was not measured: the built-in limits, by which a Scan is staged.
+    assert select.decision_for(decided, "scan", 65536).algorithm == "direct"
     assert select.decision_for(decided, "reduce", 65536).algorithm == "shared_heap"
     decided = select.decide(config, 2, False, table=private)
     assert select.decision_for(decided, "allreduce", LARGE).algorithm == "tiled"
