@@ -323,6 +323,7 @@ def test_a_rank_returns_only_when_nobody_uses_its_arrays(comm_world):
             root = number % size
             send[:] = number if rank == root else -3
             comm.Bcast(send, root)
+            assert send[-1] == number      # what came last
             assert (send == number).all()
             send[:] = number + rank
             comm.Allgather(send, many)

@@ -212,7 +212,8 @@ MUTANTS = (
         return status
     if place == NULL:
         half = call.nbytes         # the reader copies all of it
-"""),), RETURNS),
+"""), Edit("smcoll/coll/direct.pyx", "    return end_in_agreement(team)\n", "    return DONE\n")),
+           RETURNS),
     Mutant("kernel_no_look_at_refusal", "NO_LOOK_AT_REFUSAL",
            (Edit(STREAMS, "    return message.address != 0 and message.cell == ",
                  "    return message.address == 1 and message.cell == "),),
