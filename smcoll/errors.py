@@ -2,6 +2,9 @@
 
 from mpi4py import MPI
 
+# Of an Error in a forked child.
+FORKED = "this communicator belongs to the process that this one was forked from"
+
 
 class Error(MPI.Exception):
     """Base of smcoll's own errors: an ``MPI.Exception`` with a sentence of its own.

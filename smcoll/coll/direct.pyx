@@ -34,12 +34,12 @@ from smcoll.coll.tiled cimport allreduce_tiled, copy_in_but_own_slice, copy_out_
 from smcoll.coll.tree cimport bcast_fan_out, reduce_fan_in
 from smcoll.datatype.convertor cimport Convertor, copy_message, unpack_next
 from smcoll.memory.heap cimport STAGED
+from smcoll.memory.heap_pages cimport PAGE
 from smcoll.segment cimport Line, segment_line
 from smcoll.sync.team cimport DONE, FAILED_MISMATCH, BankCursor, Team, next_rank
 
 cdef enum:
     OWN_FIRST = 512 << 10      # blocks up to here are copied to their own rank first (docs/heap.md)
-    PAGE_BYTES = 4096          # two ranks that write one result write no page together
 
 
 # ---------------------------------------------------------------------- reductions
@@ -326,7 +326,8 @@ cdef int bcast_by_halves(Call *call) noexcept nogil:
     cdef Team *team = call.team
     cdef PeerBuffers buffers
     cdef int reader = 1 - call.root, status
-    cdef size_t half = call.nbytes // 2 // PAGE_BYTES * PAGE_BYTES
+    # Whole pages: the two write none together.
+    cdef size_t half = call.nbytes // 2 // PAGE * PAGE
     cdef const char *source
     cdef char *place
     buffers.send = buffers.recv = STAGED

@@ -12,7 +12,7 @@ cdef enum:
     BURST_CALLS = 8
     TURN_CALLS = 2 * BURST_CALLS    # in which one rank may begin a trial at once
     ROUTE_CLASSES = 16         # sizes, by powers of two from SMALLEST_ROUTED on
-    FAR_LINE_NS = 100          # a line from a near core takes less
+    FAR_LINE_NS = 100          # half of what `tuning.distance` takes for near, there and back
     SMALLEST_ROUTED = 262144   # bytes that a rank hands out, or of the call
     # Of an Allgather, so many that staged messages, which take a little longer, are one call in
     # nine; not more, since meanwhile nobody looks whether the kernel is faster.

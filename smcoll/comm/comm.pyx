@@ -125,7 +125,7 @@ def explain_on_node(engine, collective, nbytes):
             parameters["in_place_from"] = max(engine.direct_sizes[collective],
                                               engine.stream_inline + 1)
             reason += ("; a message of so many bytes (in_place_from) that lies in its sender's "
-                       "shared heap is read there")
+                       "shared heap is used where it lies")
             if collective in engine.measured_in_heaps:
                 reason += ", where that is measured to be faster"
         if collective in engine.kernel_copy_sizes and row.number == 0:

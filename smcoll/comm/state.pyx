@@ -13,7 +13,7 @@ from smcoll.engine.engine cimport Engine
 from smcoll.comm.report import Report
 from smcoll.comm.setup import set_up
 from smcoll.config import Config
-from smcoll.errors import Error, SegmentError, TopologyError
+from smcoll.errors import FORKED, Error, SegmentError, TopologyError
 from smcoll.mpi import uncaught
 from smcoll.mpi.finalize import LEAVE, before_the_end, call_each
 from smcoll.sync import waiting_report
@@ -44,7 +44,7 @@ cdef class State:
         if self.failure is not None:
             raise Error(self.failure)
         if _is_forked:
-            raise Error("this communicator belongs to the process that this one was forked from")
+            raise Error(FORKED)
         if self.in_set_up:
             raise Error("this communicator is being set up (by a second thread, or by the code "
                         "that a signal handler interrupted): one call at a time")

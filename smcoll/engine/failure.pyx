@@ -23,7 +23,7 @@ from smcoll.sync.team cimport (
 
 from mpi4py import MPI
 
-from smcoll.errors import Error, MismatchError, PeerError, WaitTimeout
+from smcoll.errors import FORKED, Error, MismatchError, PeerError, WaitTimeout
 from smcoll.sync.calls import describe_call, in_words
 
 # How often a wait looks whether ranks other than the awaited one are alive.
@@ -159,8 +159,7 @@ cdef class FailureDetector:
     def disown(self):
         """In a forked child: the communicator is its parent's, whatever the child does."""
         if self.failure is None:
-            self.failure = (Error, "this communicator belongs to the process that this one was "
-                                   "forked from")
+            self.failure = (Error, FORKED)
         self.member.unusable = True
 
     def abandon(self):

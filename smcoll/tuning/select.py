@@ -257,7 +257,7 @@ def shortest_direct(config, ranks: int, core_cache: int) -> int:
 
 
 def direct_sizes(config, ranks: int, core_cache: int = 0) -> dict[str, int]:
-    """From how many bytes messages may be read in their sender's shared heap, by collective.
+    """From how many bytes messages in shared heaps may be used where they lie, by collective.
 
     Of what a rank hands out in a Scatter or Alltoall a message is one part.
     """
