@@ -14,13 +14,14 @@ from setuptools.command.build_ext import build_ext
 COMPILE_ARGS = ["-g0", "-std=gnu11", "-fno-strict-aliasing", "-ffp-contract=off", "-Wno-all",
                 "-pipe"]
 COMPILE_ARGS += os.environ.get("SMCOLL_BUILD_CFLAGS", "").split()
-# What has loops over data or flags, and what every short call goes through once its arguments are
-# parsed (-O1 there costs 4 to 12 % of an 8 B call on AMD family 25, near cores). All else is as
-# fast with -O1, which compiles in half of the time.
+# What has loops over data or flags, and what every short call goes through: with -O1 an 8 B call
+# takes 4 to 14 % longer (AMD families 25 and 26, near cores). All else is as fast with -O1, which
+# compiles in half of the time.
 HOT = ("smcoll/algos.pyx", "smcoll/barrier.pyx", "smcoll/coll/", "smcoll/base/kernels.pyx",
        "smcoll/datatype/convertor.pyx", "smcoll/sync/waiting.pyx", "smcoll/engine/call.pyx",
        "smcoll/engine/engine.pyx", "smcoll/engine/node.pyx", "smcoll/comm/c_api.pyx",
-       "smcoll/interpose/")
+       "smcoll/interpose/", "smcoll/comm/movement.pyx", "smcoll/comm/reductions.pyx",
+       "smcoll/buffers/", "smcoll/engine/exchanges.pyx")
 LINK_ARGS = os.environ.get("SMCOLL_BUILD_LDFLAGS", "-Wl,-s").split()
 DIRECTIVES = {"language_level": 3, "cdivision": True, "binding": True, "embedsignature": True}
 CPUS = len(os.sched_getaffinity(0))
