@@ -24,12 +24,21 @@
  * With IN_HEAPS it lies in a shared heap, where it can always be read, and rank 0's are in place: it
  * sends pieces, and all of them before it reads such a message.
  * Mutant: WAITS_FOR_CHUNKS_IN_VAIN.
+ *
+ * With BY_SENDER (and IN_HEAPS) a receiver may offer a place in its heap for the next message, and
+ * the sender of one that lies in a heap writes it there (offer_place, is_ours_to_write,
+ * write_message, was_written). Behind its call each rank uses that place for something else.
+ * Mutants: RECEIVER_DOES_NOT_WAIT, SAYS_SO_BEFORE_WRITING, READS_ALL_THE_SAME.
  */
 
 #ifdef IN_HEAPS
 #define IN_PRIVATE_MEMORY
 #define IN_PLACE
+#ifdef BY_SENDER
+#define IS_IN_PLACE false
+#else
 #define IS_IN_PLACE (self == 0)
+#endif
 #else
 #define IS_IN_PLACE true
 #endif
@@ -60,7 +69,15 @@
 #ifdef IN_PRIVATE_MEMORY
 #define REFUSAL(distance) (3 * OTHERS * CELLS + OTHERS + (distance) - 1)
 #define LIES_AT(distance) (3 * OTHERS * CELLS + 2 * OTHERS + (distance) - 1)
+/* The number of the cell whose message is wanted in PLACE; the last one that was WRITTEN there. */
+#define OFFER(distance) (3 * OTHERS * CELLS + 3 * OTHERS + (distance) - 1)
+#define WRITTEN(distance) (3 * OTHERS * CELLS + 4 * OTHERS + (distance) - 1)
+#define PLACE(distance) (3 * OTHERS * CELLS + 5 * OTHERS + (distance) - 1)
+#ifdef BY_SENDER
+#define WORDS (3 * OTHERS * CELLS + 6 * OTHERS)
+#else
 #define WORDS (3 * OTHERS * CELLS + 3 * OTHERS)
+#endif
 #else
 #define WORDS (3 * OTHERS * CELLS + OTHERS)
 #endif
@@ -105,7 +122,9 @@ typedef Transfer {
     byte answered;              /* chunks of the call that this one answers */
     byte before;                /* what the call before had: 1 a message to it, 2 one from it */
     bool in_pieces;             /* this call's message to it goes in cells */
-    bool published              /* it lies in private memory, and waits for its reader */
+    bool published;             /* it lies in private memory, and waits for its reader */
+    bool offered;               /* we have offered a place for the one from it, */
+    bool is_written             /* and it writes there */
 }
 
 #if defined(NO_CREDIT)
@@ -120,6 +139,23 @@ typedef Transfer {
 #define WAS_READ(d) true
 #else
 #define WAS_READ(d) REACHED(SHARED(PEER(d), CREDIT(BACK(d))), with[d].sent)
+#endif
+
+#ifdef BY_SENDER
+#define IS_OURS_TO_WRITE(d) (SHARED(PEER(d), OFFER(BACK(d))) == with[d].sent)
+#ifdef RECEIVER_DOES_NOT_WAIT
+#define WAS_WRITTEN(d) true
+#else
+#define WAS_WRITTEN(d) (SHARED(PEER(d), WRITTEN(BACK(d))) == NUMBER(with[d].received + 1))
+#endif
+#else
+#define IS_OURS_TO_WRITE(d) false
+#define WAS_WRITTEN(d) true
+#endif
+#ifdef READS_ALL_THE_SAME
+#define LEFT_TO_SENDER(d) false
+#else
+#define LEFT_TO_SENDER(d) with[d].offered
 #endif
 
 #define ELSEWHERE(d) (SHARED(PEER(d), CELL(BACK(d), with[d].received + 1)) % 8 == NO_PIECE)
@@ -143,8 +179,8 @@ typedef Transfer {
 #else
 #define MAY_SEND_MORE(d) (HAS_CREDIT(d) && ROOM_IS_FREE(d))
 #endif
-#define MAY_SEND(d) (with[d].outgoing != 0 && \
-                     (with[d].published -> WAS_READ(d) : MAY_SEND_MORE(d)))
+#define MAY_SEND(d) (with[d].outgoing != 0 && (with[d].published -> \
+                     (WAS_READ(d) || IS_OURS_TO_WRITE(d)) : MAY_SEND_MORE(d)))
 
 #define ARRIVED(d) REACHED(SHARED(PEER(d), FLAG(BACK(d), with[d].received + 1)), \
                            NUMBER(with[d].received + 1))
@@ -160,7 +196,8 @@ typedef Transfer {
 #else
 #define ALL_SENT true
 #endif
-#define MAY_RECEIVE(d) (!with[d].in_finished && ARRIVED(d) && OUT_OF_THE_WAY(d) && ALL_SENT)
+#define MAY_RECEIVE(d) (!with[d].in_finished && (with[d].is_written -> WAS_WRITTEN(d) : \
+                        (ARRIVED(d) && OUT_OF_THE_WAY(d) && ALL_SENT)))
 
 /* send_more: a message in private memory */
 inline publish_message(d) {
@@ -187,6 +224,27 @@ inline take_it_back(d) {
         atomic { with[d].outgoing = 0; unsent-- }
     fi;
     refused = false
+}
+
+/* write_message: into the receiver's heap, and it says so in a word of its own */
+inline write_message(d) {
+    assert(SHARED(PEER(d), PLACE(BACK(d))) == NOTHING);
+#ifdef SAYS_SO_BEFORE_WRITING
+    store(OWN(WRITTEN(d)), with[d].sent, RELEASE);
+    store(PEER(d) * WORDS + PLACE(BACK(d)), PIECE(call, with[d].outgoing, NO_PIECE), 0);
+#else
+    store(PEER(d) * WORDS + PLACE(BACK(d)), PIECE(call, with[d].outgoing, NO_PIECE), 0);
+    store(OWN(WRITTEN(d)), with[d].sent, RELEASE);
+#endif
+    atomic { with[d].published = false; with[d].outgoing = 0; unsent-- }
+}
+
+/* receive_more, once it was_written */
+inline receive_written(d) {
+    assert(SHARED(self, PLACE(d)) == PIECE(call, with[d].incoming, NO_PIECE));
+    with[d].received = NUMBER(with[d].received + 1);
+    store(OWN(CREDIT(d)), with[d].received, 1);
+    atomic { with[d].is_written = false; with[d].in_finished = true; unreceived-- }
 }
 
 /* receive_more: read_through_kernel, or not */
@@ -293,6 +351,39 @@ byte way[4];
 #define SENDS_TO(d) (way[call] == 0 || (way[call] == 1) == (self < PEER(d)))
 #define RECEIVES_FROM(d) (way[call] == 0 || (way[call] == 1) == (self > PEER(d)))
 
+/* offer_place, by each receiver that has one; before it the user's own data are there */
+inline offer_places() {
+    d = 1;
+    do
+    :: d < RANKS ->
+        if
+        :: RECEIVES_FROM(d) ->
+            store(OWN(PLACE(d)), NOTHING, 0);
+            store(OWN(OFFER(d)), NUMBER(with[d].received + 1), RELEASE);
+            with[d].offered = true
+        :: true -> with[d].offered = false
+        fi;
+        d++
+    :: else -> break
+    od;
+    d = 0
+}
+
+/* What the user does with the places behind the call. */
+inline use_places() {
+    d = 1;
+    do
+    :: d < RANKS ->
+        if
+        :: with[d].offered -> store(OWN(PLACE(d)), call, 0)
+        :: else
+        fi;
+        d++
+    :: else -> break
+    od;
+    d = 0
+}
+
 #ifdef COUNTS_ONLY_WHAT_IT_SENDS
 #define CHUNKS(d) with[d].gone
 #else
@@ -357,7 +448,10 @@ inline begin_exchange() {
 #ifdef IN_PRIVATE_MEMORY
 inline send(d) {
     if
-    :: with[d].published -> take_it_back(d)
+    :: with[d].published && !IS_OURS_TO_WRITE(d) -> take_it_back(d)
+#ifdef BY_SENDER
+    :: with[d].published && IS_OURS_TO_WRITE(d) -> write_message(d)
+#endif
 #ifdef IN_HEAPS
     :: !with[d].published && !with[d].in_pieces && !IS_IN_PLACE -> publish_message(d)
 #else
@@ -368,8 +462,15 @@ inline send(d) {
 }
 inline receive(d) {
     if
-    :: ELSEWHERE(d) -> receive_elsewhere(d)
-    :: else -> receive_piece(d)
+#ifdef BY_SENDER
+    :: with[d].is_written -> receive_written(d)
+    :: !with[d].is_written && ELSEWHERE(d) && LEFT_TO_SENDER(d) -> d_step {
+           with[d].incoming = LENGTH_IN(SHARED(PEER(d), CELL(BACK(d), with[d].received + 1)));
+           with[d].is_written = true
+       }
+#endif
+    :: !with[d].is_written && ELSEWHERE(d) && !LEFT_TO_SENDER(d) -> receive_elsewhere(d)
+    :: !with[d].is_written && !ELSEWHERE(d) -> receive_piece(d)
     fi
 }
 #else
@@ -400,6 +501,9 @@ proctype rank(byte self) {
 #endif
             begin_exchange()
         }
+#ifdef BY_SENDER
+        offer_places();
+#endif
         do
         :: unsent + unreceived > 0 ->
             if
@@ -412,7 +516,10 @@ proctype rank(byte self) {
             fi;
             d = 0
         :: else -> break
-        od
+        od;
+#ifdef BY_SENDER
+        use_places()
+#endif
     :: else -> break
     od
 }
