@@ -48,9 +48,11 @@ STATUS_BYTES = sizeof(Status)
 PUBLISHED_BYTES = sizeof(Published)
 WAITS_FOR_MPI = AWAITS_MPI
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_MAGIC = b"smcoll\x00\x06"
+_MAGIC = b"smcoll\x00\x07"
 # magic, nonce, total bytes, ranks, banks, segments, segment_size, inline_slots
 _HEADER = struct.Struct("=8s16sQQQQQQ")
+# Behind them what the program calls the communicator, in UTF-8, for observers.
+_TITLE = struct.Struct("=256s")
 # Names that this process has open: closing a second descriptor of such a file would drop the
 # POSIX locks by which the other ranks know that this one is alive.
 _names_in_use = set()
@@ -201,12 +203,13 @@ def memory_cost(config, int ranks):
 def places_to_observe(bytes header):
     """Where a mapping keeps what a report tells of each rank, from the mapping's header page.
 
-    Returns ``{"total", "ranks", "stride", "first", "ring", "ring_entries"}``: bytes of the
-    mapping, number of ranks, bytes from one rank's Status line to the next, offset of rank 0's,
-    and from a Status line to the ring of published calls. OSError unless it is a mapping's header.
+    Returns ``{"total", "ranks", "stride", "first", "ring", "ring_entries", "title"}``: bytes of
+    the mapping, number of ranks, bytes from one rank's Status line to the next, offset of rank 0's,
+    from a Status line to the ring of published calls, and the communicator's name. OSError unless
+    it is a mapping's header.
     """
     cdef Layout layout
-    if len(header) < _HEADER.size or not header.startswith(_MAGIC):
+    if len(header) < _HEADER.size + _TITLE.size or not header.startswith(_MAGIC):
         raise OSError(errno.EINVAL, "not a segment of this version of smcoll")
     _, _, total, ranks, banks, segments, segment_size, slots = _HEADER.unpack_from(header)
     if not (segments <= MAX_SEGMENTS and slots <= MAX_INLINE_SLOTS):
@@ -219,7 +222,9 @@ def places_to_observe(bytes header):
         raise OSError(errno.EINVAL, f"the header of a segment is damaged: {error}")
     return {"total": total, "ranks": ranks, "first": layout.header,
             "stride": (total - layout.header) // ranks, "ring": layout.ring,
-            "ring_entries": layout.ring_entries}
+            "ring_entries": layout.ring_entries,
+            "title": _TITLE.unpack_from(header, _HEADER.size)[0].rstrip(b"\0").decode(
+                errors="replace")}
 
 
 def status_fields(bytes line not None):
@@ -336,11 +341,12 @@ cdef class Mapping:
         self.rank = rank
         configured_layout(&self.layout, ranks, config)
 
-    def create(self, bytes nonce, str kind="shm"):
+    def create(self, bytes nonce, str kind="shm", str title=""):
         """Make the file, of ``kind`` shm or memfd and of full (sparse) size. Returns its name.
 
-        In /dev/shm: random name, exclusive, mode 0600. Raises OSError (also ENOSPC when not even
-        the header's page can be reserved).
+        ``title``: the communicator's name, for observers; its first 256 bytes are kept. In
+        /dev/shm: random name, exclusive, mode 0600. Raises OSError (also ENOSPC when not even the
+        header's page can be reserved).
         """
         self.kind = kind
         if kind == "shm":
@@ -351,6 +357,7 @@ cdef class Mapping:
         self.base = map_at_huge_page(self.descriptor, self.layout.total)
         header = self._header(nonce)
         memcpy(self.base, <const char *> header, _HEADER.size)
+        os.pwrite(self.descriptor, _TITLE.pack(title.encode(errors="replace")), _HEADER.size)
         self._hold_lock()
         return self.name
 

@@ -130,7 +130,8 @@ def communicator(mapping: attach.Attached, before: list[RankView], elapsed: floa
         ranks.append(as_record(view) | {
             "process": kernel, "words": words,
             "calls_per_second": round((view.call - old.call) / elapsed, 1)})
-    record = {"name": mapping.name, "size": len(views), "ranks": ranks, "summary": summary(views)}
+    record = {"name": mapping.title, "segment": mapping.name, "size": len(views), "ranks": ranks,
+              "summary": summary(views)}
     if stacks:
         found = {view.rank: attach.python_stack(view.pid) for view in missing(views)}
         record["stacks"] = {rank: text for rank, text in found.items() if text}
@@ -141,7 +142,8 @@ def render(record: dict) -> Group:
     """Tables for the eye."""
     parts: list = []
     for one in record["communicators"]:
-        table = Table(title=f"{one['name']}: {one['size']} ranks", title_justify="left")
+        title = one["name"] or f"a communicator without a name, {one['segment']}"
+        table = Table(title=f"{title}: {one['size']} ranks", title_justify="left")
         for name in ("rank", "pid", "call", "what", "calls/s", "state"):
             table.add_column(name, justify="left" if name in ("what", "state") else "right")
         for rank in one["ranks"]:

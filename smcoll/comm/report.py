@@ -28,8 +28,8 @@ class Report:
         self.rank = _world.Get_rank()    # while MPI is surely alive
         if comm.Get_rank() == 0:
             name = comm.Get_name()
-            _print(f"smcoll: communicator {name + ' ' if name else ''}of {comm.Get_size()} ranks: "
-                   f"{reason}")
+            _print(f"smcoll: communicator {name + ' ' if name else ''}of {comm.Get_size()} "
+                   f"rank{'s' if comm.Get_size() > 1 else ''}{_in_world(comm)}: {reason}")
 
     def add(self, rows: list[dict], learned: list[str]) -> None:
         """Rows of ``Comm.stats()``, and what was learned, of a communicator that ends."""
@@ -66,7 +66,30 @@ class Report:
                 cell.rjust(width) if i in (1, 2, 3) else cell.ljust(width)
                 for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
             ).rstrip() for cells in lines]
-        _print("\n".join([*table, *(f"smcoll: learned: {line}" for line in learned)]))
+        _print("\n".join(["smcoll: calls of rank 0 of MPI_COMM_WORLD:", *table,
+                          *(f"smcoll: learned: {line}" for line in learned)]))
+
+
+def _in_world(comm: MPI.Comm) -> str:
+    """Which ranks of COMM_WORLD a communicator has, in words; "" where all, or some of others."""
+    group, world = comm.Get_group(), _world.Get_group()
+    ranks = MPI.Group.Translate_ranks(group, None, world)
+    every = range(world.Get_size())
+    group.Free()
+    world.Free()
+    if MPI.UNDEFINED in ranks or sorted(ranks) == list(every):
+        return ""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return f" ({', '.join(_run_in_words(run) for run in runs)} of MPI_COMM_WORLD)"
+
+
+def _run_in_words(run: list[int]) -> str:
+    return str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}"
 
 
 def _print(text: str) -> None:

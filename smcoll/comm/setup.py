@@ -234,6 +234,7 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
     try:
         hidden, tag = hidden_communicator(comm, gather, facts[0]["nonce"])
         neighbours = MPI.Intracomm.Split(comm, mine, rank)
+        neighbours.Set_name(comm.Get_name())    # tools show it
     except MPI.Exception as error:
         # On all ranks alike: MPI has no context id left.
         return None, f"MPI makes no further communicator: {error}"[:400]
@@ -361,7 +362,7 @@ def _build(comm, mapping: Mapping, nonce: bytes, kinds: list[str]) -> tuple[str 
     if rank == 0:
         if kinds[0] == "shm":
             remove_stale()
-        problem = problem_of(0, lambda: mapping.create(nonce, kinds[0]))
+        problem = problem_of(0, lambda: mapping.create(nonce, kinds[0], comm.Get_name()))
         created = {"name": mapping.name, "kinds": kinds, "problem": problem}
     created = gather(comm, created)[0]
     kind, *left = created["kinds"]

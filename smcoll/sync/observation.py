@@ -62,6 +62,7 @@ class Observation:
         if places["total"] != os.fstat(descriptor).st_size:
             raise OSError("the size of a segment is not that of its header")
         self.places = places
+        self.title = places["title"]       # the communicator's name
         self.ranks = places["ranks"]
 
     def look(self) -> list[RankView]:

@@ -371,6 +371,7 @@ VERBOSE = """
     dropped = world.Split()
     dropped.Barrier()
     del dropped
+    world.Split(world.rank).Barrier()
     world.Split().Free()
     MPI.COMM_SELF.Barrier()
 """
@@ -388,15 +389,18 @@ def test_verbose_prints_communicators_and_a_table():
         "smcoll: communicator MPI_COMM_WORLD of 2 ranks: shared memory",
         "smcoll: communicator child of 2 ranks: shared memory",
         "smcoll: communicator of 2 ranks: shared memory",
-        "smcoll: communicator MPI_COMM_SELF of 1 ranks: one rank",
-        "smcoll: communicator MPI_COMM_SELF of 1 ranks: one rank",
+        "smcoll: communicator of 1 rank (0 of MPI_COMM_WORLD): one rank",
+        "smcoll: communicator of 1 rank (1 of MPI_COMM_WORLD): one rank",
+        "smcoll: communicator MPI_COMM_SELF of 1 rank (0 of MPI_COMM_WORLD): one rank",
+        "smcoll: communicator MPI_COMM_SELF of 1 rank (1 of MPI_COMM_WORLD): one rank",
     ])
-    table = [line.split(maxsplit=6)[1:] for line in lines if line not in announced]
+    heading, *table = [line.split(maxsplit=6)[1:] for line in lines if line not in announced]
+    assert heading[:4] == ["calls", "of", "rank", "0"]
     assert table[0][:5] == ["collective", "calls", "bytes", "seconds", "path"]
     rows = {(row[0], tuple(row[4:])): row[1:3] for row in table[1:]}
     assert rows["allreduce", ("shared", "memory  all_read")] == ["10", "320"]
     assert rows["barrier", ("shared", "memory  all_read")] == ["2", "0"]
-    assert rows["barrier", ("MPI", "one rank")] == ["1", "-"]
+    assert rows["barrier", ("MPI", "one rank")] == ["2", "-"]
     assert rows["reduce", ("shared", "memory  fan_in")] == ["1", "4"]
 
 
