@@ -15,6 +15,7 @@ from smcoll.errors import MismatchError as MismatchError
 from smcoll.errors import PeerError as PeerError
 from smcoll.errors import SegmentError as SegmentError
 from smcoll.errors import TopologyError as TopologyError
+from smcoll.errors import TruncationError as TruncationError
 from smcoll.errors import WaitTimeout as WaitTimeout
 from smcoll.interpose.installation import install as install
 from smcoll.interpose.installation import uninstall as uninstall

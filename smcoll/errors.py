@@ -59,6 +59,13 @@ class WaitTimeout(Error):
     """Nobody came within ``timeout`` seconds; the message names who is missing, and where."""
 
 
+class TruncationError(Error):
+    """A rank sent more than this one has room for; the message names it. The communicator goes on.
+    """
+
+    error_class = MPI.ERR_TRUNCATE
+
+
 class TopologyError(Error):
     """The hardware's description or a question about it is wrong; raised on all ranks alike."""
 

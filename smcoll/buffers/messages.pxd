@@ -2,6 +2,7 @@ from libc.stdint cimport uint64_t
 
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.streams cimport Transfer
+from smcoll.coll.truncation cimport Truncation
 from smcoll.datatype.convertor cimport Convertor, Runs
 
 
@@ -13,6 +14,7 @@ cdef class Messages:
     cdef bint keeps_own        # this rank sends to itself, too:
     cdef Convertor own, own_place     # the message, and where it goes
     cdef int ranks
+    cdef Truncation truncation
     cdef uint64_t agreed       # bytes that all ranks must say in this call; 0: each its own
 
     cdef Transfer *send(self, int peer, const char *address, size_t nbytes, const Runs *runs)

@@ -5,6 +5,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdlib cimport free, malloc
 
 from smcoll.coll.streams cimport Transfer
+from smcoll.coll.truncation cimport NOBODY
 from smcoll.datatype.convertor cimport Convertor, Runs, start_convertor
 
 
@@ -21,6 +22,7 @@ cdef class Messages:
         if self.outgoing == NULL or self.incoming == NULL:
             raise MemoryError
         self.ranks = ranks
+        self.truncation.sender = NOBODY
 
     def __dealloc__(self):
         free(self.outgoing)
@@ -86,7 +88,7 @@ cdef class Gathered:
         self.all.recv = self.convertors
         self.all.longest = 0
         self.all.in_place = True
-        self.all.truncated = 0
+        self.all.truncation.sender = NOBODY
 
     def __dealloc__(self):
         free(self.block)

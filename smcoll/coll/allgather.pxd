@@ -6,6 +6,7 @@ from smcoll.coll.pipeline cimport (
     Call, Section, end_storing, region, start_storing, stores_for, stores_of,
 )
 from smcoll.coll.stores cimport UNKNOWN_STORES, end_reading, start_reading
+from smcoll.coll.truncation cimport Truncation
 from smcoll.datatype.convertor cimport Convertor, pack_next, unpack_next
 from smcoll.sync.team cimport Team
 
@@ -15,9 +16,9 @@ cdef struct Gathering:
     Convertor send
     const size_t *block        # room for each rank's block, as the receive arguments say
     size_t longest             # of these; the same on every rank
-    Convertor *recv               # where each rank's block goes
+    Convertor *recv            # where each rank's block goes
     bint in_place              # the own block is where it belongs already
-    int truncated              # blocks that were longer than the room for them
+    Truncation truncation
 
 
 cdef int allgather_direct_inline(Call *call) noexcept nogil

@@ -12,6 +12,7 @@ from smcoll.base.atomics cimport load_relaxed, store_relaxed
 from smcoll.coll.pipeline cimport (
     ALL_STORE, Section, complete, heard_length, line_of, plan_call, post_length, region, writable,
 )
+from smcoll.coll.truncation cimport fitting
 from smcoll.datatype.convertor cimport pack_next, unpack_next
 from smcoll.segment cimport Line
 from smcoll.sync.team cimport DONE, FAILED_MISMATCH, next_rank
@@ -21,10 +22,7 @@ cdef enum:
 
 
 cdef inline size_t room_for(Gathering *blocks, int rank, size_t sent) noexcept nogil:
-    if sent > blocks.block[rank]:
-        blocks.truncated += 1
-        return blocks.block[rank]
-    return sent
+    return fitting(&blocks.truncation, rank, sent, blocks.block[rank])
 
 
 cdef int allgather_direct_inline(Call *call) noexcept nogil:

@@ -32,6 +32,7 @@ from smcoll.coll.pipeline cimport (
 )
 from smcoll.coll.tiled cimport allreduce_tiled, copy_in_but_own_slice, copy_out_others, reduce_tiled
 from smcoll.coll.tree cimport bcast_fan_out, reduce_fan_in
+from smcoll.coll.truncation cimport fitting
 from smcoll.datatype.convertor cimport Convertor, copy_message, unpack_next
 from smcoll.memory.heap cimport STAGED
 from smcoll.memory.heap_pages cimport PAGE
@@ -421,7 +422,7 @@ cdef int exchange_blocks(Call *call, Gathering *blocks) noexcept nogil:
         rank = next_rank(team, i)
         if not same_call(team, blocks, rank, lengths(call)[rank]):
             return FAILED_MISMATCH
-        blocks.truncated += lengths(call)[rank] > blocks.block[rank]
+        fitting(&blocks.truncation, rank, lengths(call)[rank], blocks.block[rank])
     return DONE
 
 
@@ -432,8 +433,8 @@ cdef void copy_own_block(Call *call, Gathering *blocks) noexcept nogil:
         # The convertors themselves may be needed for staging.
         own = blocks.send
         place = blocks.recv[mine]
-        copy_message(&own, &place, min(blocks.send_bytes, blocks.block[mine]))
-        blocks.truncated += blocks.send_bytes > blocks.block[mine]
+        copy_message(&own, &place, fitting(&blocks.truncation, mine, blocks.send_bytes,
+                                           blocks.block[mine]))
 
 
 cdef void copy_direct_blocks(Call *call, Gathering *blocks) noexcept nogil:

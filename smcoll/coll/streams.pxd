@@ -1,5 +1,6 @@
 from libc.stdint cimport uint64_t
 
+from smcoll.coll.truncation cimport Truncation
 from smcoll.datatype.convertor cimport Convertor
 from smcoll.sync.team cimport StoreClass, Team
 
@@ -61,7 +62,7 @@ cdef struct Exchange:
     Convertor *own_place
     int unfinished
     Transfer *unplaced
-    int truncated              # messages that were longer than the room for them
+    Truncation *truncation
 
 
 cdef size_t chunk_bytes(const Team *team, size_t nbytes, bint also_receives) noexcept nogil

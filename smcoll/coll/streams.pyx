@@ -74,6 +74,7 @@ from smcoll.coll.stores cimport (
     UNKNOWN_STORES, add_store_sample, end_reading, next_stores, start_reading, store_class_of,
     tell_overlap, tell_stores, told_stores,
 )
+from smcoll.coll.truncation cimport fitting
 from smcoll.datatype.convertor cimport copy_message, pack_next, unpack_next
 from smcoll.memory.cross_memory cimport read_memory
 from smcoll.memory.heap cimport STAGED
@@ -167,7 +168,6 @@ cdef void begin_exchange(Exchange *exchange) noexcept nogil:
             (<Transfer *> exchange.incoming[i].behind).is_offered = False
     exchange.unfinished = exchange.sends + exchange.receives
     exchange.unplaced = NULL
-    exchange.truncated = 0
 
 
 cdef void begin_chunks(Stream *stream) noexcept nogil:
@@ -475,12 +475,10 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
                     return FAILED_DAMAGED
             if in_cell(team, message.nbytes) or message.heap_offset != STAGED:
                 stream.awaits = False      # any chunk
-            if message.nbytes > message.room:
-                if not message.grows:
-                    exchange.truncated += 1
-                else:
-                    exchange.unplaced = message
-                    return NEEDS_MEMORY
+            if message.nbytes > message.room and message.grows:
+                exchange.unplaced = message
+                return NEEDS_MEMORY
+            fitting(exchange.truncation, message.peer, message.nbytes, message.room)
         if message.address != 0:
             status = read_through_kernel(team, message, min(message.nbytes, message.room))
             if status == FAILED_POISONED:
@@ -614,8 +612,8 @@ cdef int complete_exchange(Exchange *exchange) noexcept nogil:
     if exchange.own != NULL:
         # Now that the others have something to read.
         copy_message(exchange.own, exchange.own_place,
-                     min(exchange.own.nbytes, exchange.own_place.nbytes))
-        exchange.truncated += exchange.own.nbytes > exchange.own_place.nbytes
+                     fitting(exchange.truncation, exchange.team.rank, exchange.own.nbytes,
+                             exchange.own_place.nbytes))
         exchange.own = NULL
     while status == AGAIN:
         status = wait_until(exchange.team, something_moves, exchange)

@@ -21,6 +21,7 @@ from smcoll.buffers.blocks cimport Blocks, Sides, new_blocks
 from smcoll.buffers.buffers cimport Specification, code_of_type
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.reduce_scatter cimport Partition
+from smcoll.coll.truncation cimport NOBODY
 from smcoll.comm.movement cimport move_rooted, move_to_all
 from smcoll.datatype.convertor cimport Convertor, start_convertor
 from smcoll.datatype.operations cimport code_of_op
@@ -202,7 +203,7 @@ cdef int gather_for_all(Engine engine, const Request *request) except -1 nogil:
     cdef size_t *block = <size_t *> malloc(engine.size * sizeof(size_t))
     cdef Convertor *convertors = <Convertor *> malloc(engine.size * sizeof(Convertor))
     cdef char *to
-    cdef int rank, path, truncated
+    cdef int rank, path
     if block == NULL or convertors == NULL:
         free(block)
         free(convertors)
@@ -210,7 +211,7 @@ cdef int gather_for_all(Engine engine, const Request *request) except -1 nogil:
     all.block = block
     all.recv = convertors
     all.longest = 0
-    all.truncated = 0
+    all.truncation.sender = NOBODY
     for rank in range(engine.size):
         block[rank] = length_of(request, request.lengths, rank)
         all.longest = max(all.longest, block[rank])
@@ -224,10 +225,9 @@ cdef int gather_for_all(Engine engine, const Request *request) except -1 nogil:
         all.send_bytes = request.nbytes
         start_convertor(&all.send, <char *> request.send, NULL, request.nbytes)
     path = (<gatherer> allgather)(engine, &all)
-    truncated = all.truncated
     free(block)
     free(convertors)
-    if path == CARRIED_OUT and truncated:
+    if path == CARRIED_OUT and all.truncation.sender != NOBODY:
         with gil:
             raise MPI.Exception(MPI.ERR_TRUNCATE)
     return path

@@ -25,6 +25,7 @@ from smcoll.buffers.blocks cimport (
 from smcoll.buffers.buffers cimport Message, Specification, in_place, parse, plain_array
 from smcoll.buffers.messages cimport Gathered, Messages
 from smcoll.coll.streams cimport Transfer
+from smcoll.coll.truncation cimport NOBODY, Truncation, fitting
 from smcoll.comm.state cimport check_root, engine_of, count_fallback
 from smcoll.datatype.convertor cimport (
     Convertor, copy_message, pack_next, start_convertor, unpack_next,
@@ -34,7 +35,7 @@ from smcoll.engine.reservation cimport CARRIED_OUT, USE_MPI
 from smcoll.sync.domains cimport DomainView, Holders, leader_of, members_of
 
 from smcoll.algorithms import ALGORITHMS
-from smcoll.errors import Error
+from smcoll.errors import Error, TruncationError
 
 cdef int SCATTER_TWO_STAGE = ALGORITHMS["scatter"].index("two_stage")
 
@@ -111,10 +112,9 @@ class Movement:
 
 # ---------------------------------------------------------------------- checks
 
-cdef int copy_own(Convertor *source, Convertor *target):
-    """This rank's message to itself; 1 where it was truncated."""
-    copy_message(source, target, min(source.nbytes, target.nbytes))
-    return source.nbytes > target.nbytes
+cdef void copy_own(Convertor *source, Convertor *target, int root, Truncation *truncation) noexcept:
+    """The block of the rank that has it already."""
+    copy_message(source, target, fitting(truncation, root, source.nbytes, target.nbytes))
 
 
 cdef check_aliases(Blocks send, Blocks recv):
@@ -131,9 +131,10 @@ cdef check_aliases(Blocks send, Blocks recv):
             raise MPI.Exception(MPI.ERR_BUFFER)
 
 
-cdef check_truncated(int truncated):
-    if truncated:
-        raise MPI.Exception(MPI.ERR_TRUNCATE)
+cdef check_truncated(const Truncation *truncation):
+    if truncation.sender != NOBODY:
+        raise TruncationError(f"rank {truncation.sender} sent {truncation.nbytes} bytes; this rank "
+                              f"has room for {truncation.room}")
 
 
 # ---------------------------------------------------------------------- the collectives
@@ -202,7 +203,8 @@ cdef int move_plain_rooted(Engine engine, int collective, blocks, message, int r
         return USE_MPI
     if not at_root:
         add_message(messages, scatters, root, &one)
-        check_truncated(engine.exchange(collective, root, messages, one.nbytes))
+        engine.exchange(collective, root, messages, one.nbytes)
+        check_truncated(&messages.truncation)
         return CARRIED_OUT
     for rank in range(engine.size):
         if rank != root:
@@ -212,8 +214,8 @@ cdef int move_plain_rooted(Engine engine, int collective, blocks, message, int r
         elif keeps_own:
             messages.keep(one.address, one.nbytes, block.address, block.nbytes)
         block.address += block.nbytes
-    check_truncated(engine.exchange(collective, root, messages,
-                                    block.nbytes * <size_t> engine.size))
+    engine.exchange(collective, root, messages, block.nbytes * <size_t> engine.size)
+    check_truncated(&messages.truncation)
     return CARRIED_OUT
 
 
@@ -258,7 +260,8 @@ cdef int move_rooted(Engine engine, int collective, Sides sides, int root) excep
             messages.receive(root, sides.message.message.address, nbytes, sides.message.runs())
         else:
             messages.send(root, sides.message.message.address, nbytes, sides.message.runs())
-    check_truncated(engine.exchange(collective, root, messages, nbytes))
+    engine.exchange(collective, root, messages, nbytes)
+    check_truncated(&messages.truncation)
     return CARRIED_OUT
 
 
@@ -271,7 +274,6 @@ cdef scatter_in_two_stages(Engine engine, Sides sides, Messages messages, int ro
     cdef const DomainView *view = &engine.domains.view
     cdef int mine = engine.rank, domain = view.domain_of[mine]
     cdef int leader = leader_of(view, view.domain[domain], root)
-    cdef int truncated
     cdef size_t nbytes = sides.blocks.total if mine == root else sides.message.message.nbytes
     cdef list packed = []
     cdef Messages second = Messages(view.ranks), stage
@@ -284,25 +286,27 @@ cdef scatter_in_two_stages(Engine engine, Sides sides, Messages messages, int ro
     else:
         stage = messages if leader == root else second
         stage.receive(leader, sides.message.message.address, nbytes, sides.message.runs())
-    truncated = engine.exchange(COLLECTIVE_SCATTER, root, messages, nbytes, SCATTER_TWO_STAGE)
+    engine.exchange(COLLECTIVE_SCATTER, root, messages, nbytes, SCATTER_TWO_STAGE)
+    second.truncation = messages.truncation
     if mine == root:
-        truncated += keep_own(sides, mine)
+        keep_own(sides, mine, &second.truncation)
     elif leader == mine:
         check_packed(engine, messages.grown[root], members_of(view, domain).count)
         sides.message.place(&place)
-        pass_on(members_of(view, domain), mine, messages.grown[root], second, &place, &truncated)
-    truncated += engine.exchange(COLLECTIVE_SCATTER, root, second, nbytes, SCATTER_TWO_STAGE, True)
-    check_truncated(truncated)
+        pass_on(members_of(view, domain), mine, messages.grown[root], second, &place, root)
+    engine.exchange(COLLECTIVE_SCATTER, root, second, nbytes, SCATTER_TWO_STAGE, True)
+    if second.truncation.sender == leader:
+        second.truncation.sender = root        # whose block it passes on
+    check_truncated(&second.truncation)
 
 
-cdef int keep_own(Sides sides, int root):
-    """The root's own block of a Scatter; 1 where it was truncated."""
+cdef keep_own(Sides sides, int root, Truncation *truncation):
+    """The root's own block of a Scatter."""
     cdef Convertor own, place
-    if sides.in_place:
-        return 0
-    sides.blocks.place(&own, root)
-    sides.message.place(&place)
-    return copy_own(&own, &place)
+    if not sides.in_place:
+        sides.blocks.place(&own, root)
+        sides.message.place(&place)
+        copy_own(&own, &place, root, truncation)
 
 
 cdef send_to_leaders(const DomainView *view, Blocks blocks, Messages messages, int root,
@@ -341,7 +345,7 @@ cdef check_packed(Engine engine, bytes text, int blocks):
 
 
 cdef pass_on(Holders members, int mine, bytes text, Messages messages, Convertor *place,
-             int *truncated):
+             int root):
     """A leader's messages to its domain; its own block goes to ``place``."""
     cdef const size_t *lengths = <const size_t *> <char *> text
     cdef char *block = <char *> text + 8 * members.count
@@ -350,7 +354,7 @@ cdef pass_on(Holders members, int mine, bytes text, Messages messages, Convertor
     for i in range(members.count):
         if members.rank[i] == mine:
             start_convertor(&own, block, NULL, lengths[i])
-            truncated[0] += copy_own(&own, place)
+            copy_own(&own, place, root, &messages.truncation)
         else:
             messages.send(members.rank[i], block, lengths[i], NULL)
         block += lengths[i]
@@ -415,8 +419,8 @@ cdef int move_plain_to_all(Engine engine, sendbuf, recvbuf) except -1:
         add_message(messages, True, (mine + size - i) % size, &at)
     messages.keep(block_at(&send, mine).address, send.nbytes,
                   block_at(&recv, mine).address, recv.nbytes)
-    check_truncated(engine.exchange(COLLECTIVE_ALLTOALL, 0, messages,
-                                    (send.nbytes + recv.nbytes) * <size_t> size))
+    engine.exchange(COLLECTIVE_ALLTOALL, 0, messages, (send.nbytes + recv.nbytes) * <size_t> size)
+    check_truncated(&messages.truncation)
     return CARRIED_OUT
 
 
@@ -445,7 +449,8 @@ cdef int move_to_all(Engine engine, Sides sides) except -1:
         messages.keeps_own = True
         send.place(&messages.own, mine)
         recv.place(&messages.own_place, mine)
-    check_truncated(engine.exchange(COLLECTIVE_ALLTOALL, 0, messages, send.total + recv.total))
+    engine.exchange(COLLECTIVE_ALLTOALL, 0, messages, send.total + recv.total)
+    check_truncated(&messages.truncation)
     return CARRIED_OUT
 
 
@@ -466,7 +471,7 @@ cdef allgather(comm, blocks_parser parse_side, sendbuf, recvbuf, str method):
             engine.plans.choose(COLLECTIVE_ALLGATHER, gathered.all.longest), True) == USE_MPI:
         return engine.through_mpi("allgather", partial(nonblocking(method), comm, sendbuf, recvbuf),
                                   nbytes=gathered.all.longest)
-    check_truncated(gathered.all.truncated)
+    check_truncated(&gathered.all.truncation)
 
 
 cdef bint gather_plain(Gathered gathered, Engine engine, sendbuf, recvbuf):

@@ -56,7 +56,7 @@ cdef class Engine:
         """Messages between pairs of ranks. Only after ``have_streams`` said that they are there.
 
         ``nbytes``: what this rank sends and has room for, for the statistics. ``second_stage``:
-        of the same call of the user's. Returns how many messages were truncated.
+        of the same call of the user's. What was too long stands in ``messages.truncation``.
         """
         raise NotImplementedError
 
@@ -170,7 +170,8 @@ cdef class Engine:
             messages.keeps_own = True
             messages.own = blocks.send
             messages.own_place = blocks.recv[self.rank]
-        blocks.truncated += self.exchange(COLLECTIVE_ALLGATHER, 0, messages, blocks.longest)
+        self.exchange(COLLECTIVE_ALLGATHER, 0, messages, blocks.longest)
+        blocks.truncation = messages.truncation
         # Counted behind the call: one that an exception has kept this rank from entering does not
         # count here, as it doesn't on the other rank.
         end_messages(&self.detours[route_class(blocks.longest)],

@@ -24,9 +24,8 @@ cdef class Exchanges:
     cdef object result_in_use(self, size_t nbytes)
     cdef void see_other_root(self, Messages messages) noexcept
     cdef RouteChoice *choice_of_result(self, int collective, size_t nbytes) noexcept
-    cdef int measured(self, Messages messages, int collective, bint may_be_read,
-                      int *truncated) noexcept
+    cdef int measured(self, Messages messages, int collective, bint may_be_read) noexcept
     cdef int compared(self, Messages messages) noexcept
     cdef int run(self, Messages messages, int collective, bint may_be_read, bint in_heap,
-                 bint streaming, bint receiver_is_far, int *truncated) noexcept
+                 bint streaming, bint receiver_is_far) noexcept
     cdef place(self, Transfer *message, list grown)

@@ -72,8 +72,7 @@ cdef class Exchanges:
         cdef RouteChoice *choice = self.choice_of_result(COLLECTIVE_GATHER, nbytes)
         return None if choice == NULL else describe_choice(choice, RESULTS)
 
-    cdef int measured(self, Messages messages, int collective, bint may_be_read,
-                      int *truncated) noexcept:
+    cdef int measured(self, Messages messages, int collective, bint may_be_read) noexcept:
         """``run``, and where the faster way is looked for, what this one took."""
         cdef RouteChoice *choice = NULL
         cdef size_t result = messages.result_bytes()
@@ -96,8 +95,7 @@ cdef class Exchanges:
             choice = self.choice_of_result(collective, result)
             if choice != NULL:
                 streaming = choice.tried == AROUND_CACHES
-        status = self.run(messages, collective, may_be_read, in_heap, streaming, receiver_is_far,
-                          truncated)
+        status = self.run(messages, collective, may_be_read, in_heap, streaming, receiver_is_far)
         if choice != NULL:
             note_call(self.team, choice, False)
         if status == DONE and messages.agreed > 0:
@@ -117,8 +115,8 @@ cdef class Exchanges:
         return DONE
 
     cdef int run(self, Messages messages, int collective, bint may_be_read, bint in_heap,
-                 bint streaming, bint receiver_is_far, int *truncated) noexcept:
-        """DONE or a FAILED code; ``truncated``: how many messages were longer than their room.
+                 bint streaming, bint receiver_is_far) noexcept:
+        """DONE or a FAILED code.
 
         ``collective``: 0 for a stage of a call over several nodes. ``may_be_read``: what is sent,
         in private memory, through the kernel; ``in_heap``: in a shared heap, where it lies.
@@ -136,6 +134,7 @@ cdef class Exchanges:
         exchange.may_be_read = may_be_read
         exchange.may_be_written = (collective == COLLECTIVE_GATHER
                                    or collective == COLLECTIVE_ALLTOALL)
+        exchange.truncation = &messages.truncation
         exchange.own = exchange.own_place = NULL
         if messages.keeps_own:
             exchange.own = &messages.own
@@ -167,7 +166,6 @@ cdef class Exchanges:
                 self.peers.keep(messages.outgoing[i].convertor.address)
             for i in range(messages.receives):
                 self.peers.keep(messages.incoming[i].convertor.address)
-        truncated[0] = exchange.truncated
         return status
 
     cdef place(self, Transfer *message, list grown):

@@ -137,7 +137,7 @@ cdef class NodeEngine(Engine):
                       int algorithm=0, bint second_stage=False) except -1:
         cdef Tally *tally = &self.statistics.carried_out[collective][algorithm]
         cdef int64_t start
-        cdef int status, truncated = 0
+        cdef int status
         if second_stage:
             self.go_on()
         self.protocol.enter(True)
@@ -145,10 +145,9 @@ cdef class NodeEngine(Engine):
         tally.from_c += self.from_c and not second_stage
         self.team.direct_bytes = 0
         self.protocol.publish(stream_signature(collective, root), messages.agreed, nbytes)
-        status = self.exchanges.measured(messages, collective, algorithm == 0, &truncated)
+        status = self.exchanges.measured(messages, collective, algorithm == 0)
         finished(tally, start, self.team.direct_bytes)
-        self.protocol.leave(status)
-        return truncated
+        return self.protocol.leave(status)
 
     def through_mpi(self, collective, start_call, int root=0, int op=NO_OPERATION,
                     int element_type=NO_TYPE, uint64_t nbytes=0):
@@ -325,16 +324,15 @@ cdef class NodeEngine(Engine):
         return self.protocol.leave(status)
 
     cdef int exchange_stage(self, uint64_t signature, Messages messages) except -1:
-        """The same with messages; returns how many were truncated."""
-        cdef int status, truncated = 0
+        """The same with messages."""
+        cdef int status
         self.go_on()
         self.protocol.enter(True)
         self.protocol.publish(signature, 0, 0)
         status = self.exchanges.run(
             messages, 0, False, True,
-            messages.result_bytes() >= self.team.streaming_from[0], False, &truncated)
-        self.protocol.leave(status)
-        return truncated
+            messages.result_bytes() >= self.team.streaming_from[0], False)
+        return self.protocol.leave(status)
 
     cdef int wait_outside_stage(self, condition holds, void *context) except -1:
         """The same with a wait for what MPI brings."""

@@ -17,6 +17,7 @@ from smcoll.base.signature cimport (
 )
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.streams cimport Transfer
+from smcoll.coll.truncation cimport NOBODY, fitting
 from smcoll.datatype.convertor cimport pack_next, unpack_next
 from smcoll.internode.network cimport Network, Parcel
 from smcoll.internode.span cimport Span
@@ -76,7 +77,6 @@ cdef class _BundledExchange:
     cdef list sent                 # parcels of this rank's messages and bundles
     cdef dict numbers               # rank -> number of its message in `incoming`
     cdef list expected             # (parcel, rank) of long messages that come straight
-    cdef int truncated
 
     # ------------------------------------------------------------------ from this rank
 
@@ -171,7 +171,11 @@ cdef class _BundledExchange:
                 message.convertor = messages.incoming[i].convertor
                 if messages.incoming[i].behind != NULL:
                     message.behind = &inside.outgoing[<int> sent_to[local]]
-        self.truncated += self.span.exchange(inside)
+        self.span.exchange(inside)
+        if inside.truncation.sender != NOBODY:
+            self.messages.truncation = inside.truncation
+            self.messages.truncation.sender = self.span.members[self.span.mine][
+                inside.truncation.sender]
         for i in range(inside.receives):
             if inside.incoming[i].grows:
                 local = inside.incoming[i].peer
@@ -236,10 +240,8 @@ cdef class _BundledExchange:
         return 0
 
     cdef void lay_out(self, Transfer *message, const char *data, size_t nbytes):
-        if nbytes > message.room:
-            self.truncated += 1
-            nbytes = message.room
-        unpack_next(&message.convertor, data, nbytes)
+        unpack_next(&message.convertor, data, fitting(
+            &self.messages.truncation, message.peer, nbytes, message.room))
 
     cdef int take_in_long_ones(self) except -1:
         cdef Transfer *message
@@ -269,7 +271,7 @@ cdef list items_of(bytes packet):
 
 
 cdef int exchange(Span span, int collective, int root, Messages messages) except -1:
-    """All messages of one call, as ``Engine.exchange``; returns how many were truncated."""
+    """All messages of one call, as ``Engine.exchange``."""
     cdef _BundledExchange call = _BundledExchange.__new__(_BundledExchange)
     cdef Network network = span.network
     cdef Parcel parcel
@@ -294,4 +296,4 @@ cdef int exchange(Span span, int collective, int root, Messages messages) except
     call.hand_out([(<Parcel> parcel).grown for parcel in arriving])
     call.take_in_long_ones()
     network.complete(call.sent)
-    return call.truncated
+    return 0

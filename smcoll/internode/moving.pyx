@@ -7,6 +7,7 @@ from libc.string cimport memcpy
 from smcoll.buffers.messages cimport Gathered, Messages
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.streams cimport Transfer
+from smcoll.coll.truncation cimport NOBODY, fitting
 from smcoll.datatype.convertor cimport Convertor, pack_next, start_convertor, unpack_next
 from smcoll.internode.network cimport Network, Parcel
 from smcoll.internode.span cimport Span
@@ -128,10 +129,8 @@ cdef int allgather_bundled(Span span, Gathering *blocks) except -1:
             if rank == span.rank and blocks.in_place:
                 continue
             memcpy(&length, table + lengths[rank], sizeof(uint64_t))
-            if length > blocks.block[rank]:
-                blocks.truncated += 1
-                length = blocks.block[rank]
-            unpack_next(&blocks.recv[rank], table + places[rank], length)
+            unpack_next(&blocks.recv[rank], table + places[rank],
+                        fitting(&blocks.truncation, rank, length, blocks.block[rank]))
     finally:
         free(lengths)
     return 0
@@ -234,5 +233,9 @@ cdef int gather_round(Span span, Gathering *blocks, int round_, list assigned, l
         place = memory
         gathered.contribute(place, parcel.nbytes, NULL)
     span.allgather(&gathered.all)
-    blocks.truncated += gathered.all.truncated
+    if gathered.all.truncation.sender != NOBODY:
+        local = gathered.all.truncation.sender
+        blocks.truncation = gathered.all.truncation
+        blocks.truncation.sender = (span.members[span.mine][local] if round_ == 0
+                                    else assigned[local][round_ - 1])
     return 0

@@ -197,5 +197,5 @@ cdef class Span:
             self.node.plans.choose(COLLECTIVE_ALLGATHER, blocks.longest), blocks)
 
     cdef int exchange(self, Messages messages) except -1:
-        """Messages between ranks of this node; returns how many were truncated."""
+        """Messages between ranks of this node, by their numbers here."""
         return self.node.exchange_stage(self.next_stage(), messages)

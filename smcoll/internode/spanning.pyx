@@ -20,6 +20,7 @@ from smcoll.buffers.messages cimport Messages
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.pipeline cimport Call, Plan
 from smcoll.coll.reduce_scatter cimport Partition
+from smcoll.coll.truncation cimport fitting
 from smcoll.datatype.convertor cimport copy_message
 from smcoll.datatype.operations cimport LocalReduction
 from smcoll.engine.engine cimport Engine, stream_signature
@@ -316,24 +317,23 @@ cdef class SpanningEngine(Engine):
                       int algorithm=0, bint second_stage=False) except -1:
         cdef Tally *tally = &self.statistics.carried_out[collective][algorithm]
         cdef int64_t start
-        cdef int truncated
         if second_stage:
             self.go_on()
         self.begin(stream_signature(collective, root), 0)
         start = went_on(tally, nbytes) if second_stage else started(tally, nbytes)
         tally.from_c += self.from_c and not second_stage
         try:
-            truncated = bundles.exchange(self.span, collective, root, messages)
+            bundles.exchange(self.span, collective, root, messages)
             if messages.keeps_own:
-                truncated += messages.own.nbytes > messages.own_place.nbytes
                 copy_message(&messages.own, &messages.own_place,
-                             min(messages.own.nbytes, messages.own_place.nbytes))
+                             fitting(&messages.truncation, self.rank, messages.own.nbytes,
+                                     messages.own_place.nbytes))
         except BaseException as error:
             self.fail_everywhere(error)
             raise
         finished(tally, start, 0)
         self.end()
-        return truncated
+        return 0
 
     def through_mpi(self, collective, start_call, int root=0, int op=NO_OPERATION,
                     int element_type=NO_TYPE, uint64_t nbytes=0):

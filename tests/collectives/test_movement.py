@@ -479,6 +479,8 @@ def test_truncation_is_the_receivers_error_and_the_communicator_goes_on(comm, co
             with pytest.raises(MPI.Exception) as error:
                 comm.Scatter(None, room, 0)
             assert error.value.Get_error_class() == MPI.ERR_TRUNCATE
+            assert str(error.value) == (f"rank 0 sent {8 * count} bytes; this rank has room for "
+                                        f"{8 * (count - less)}")
         else:
             comm.Scatter(everything if rank == 0 else None, np.zeros(count, int), 0)
         received = np.full((size, count), -1)
