@@ -65,6 +65,8 @@ cdef enum:
     BETWEEN_COLLECTIVES = 5
     # Between trials that a route wins in a row: one of the route in use.
     BEFORE_NEXT_WIN = 1
+    # A trial ends with so many of its calls where the shortest of them has LOST it.
+    ENOUGH_TO_LOSE = 3
     # Of an Allgather's calls. Longer than the first bursts of staged messages, so that the kernel
     # has had its trial.
     DETOUR_BEHIND = 4 * BURST_CALLS
@@ -77,6 +79,7 @@ cdef double LEAST_GAIN = 0.02
 # Neighbours disturb a virtual machine for as long as a trial, and what is taken is kept for long:
 # so no single trial counts for more than a tenth.
 cdef double ENOUGH_GAINED = 2 * CLEAR_GAIN
+cdef double LOST = 1.25    # times as long as by the route in use
 
 
 cdef int route_class(size_t nbytes) noexcept nogil:
@@ -175,8 +178,14 @@ cdef void add_call(RouteChoice *choice, int64_t now, bint in_turn) noexcept nogi
             at -= 1
         choice.sample[at] = ns
         choice.calls += 1
+        if choice.calls == ENOUGH_TO_LOSE and is_lost(choice):
+            # The burst's other calls go by the route in use, and don't count.
+            choice.found.ns[choice.tried] = choice.sample[ENOUGH_TO_LOSE // 2]
+            end_trial(choice, choice.ends // BURST_CALLS + 1)
+            choice.tried = choice.found.taken
+            choice.calls = 0
     if choice.ends % BURST_CALLS == 0:
-        # Incomplete is the first one, and one in which the distance changed.
+        # Incomplete is the first one, one in which a trial was lost or the distance changed.
         if choice.calls == BURST_CALLS:
             end_burst(choice, in_turn)
         choice.calls = 0
@@ -219,6 +228,13 @@ cdef bint is_overtaken(const RouteChoice *choice) noexcept nogil:
 cdef inline double gain(const Finding *found) noexcept nogil:
     """By the other route; both are known."""
     return 1 - found.ns[1 - found.taken] / found.ns[found.taken]
+
+
+cdef inline bint is_lost(const RouteChoice *choice) noexcept nogil:
+    """Whether all calls of this trial so far have taken much longer than by the route in use."""
+    cdef const Finding *found = &choice.found
+    return (choice.tried != found.taken and found.ns[found.taken] > 0
+            and choice.sample[0] > LOST * found.ns[found.taken])
 
 
 cdef void end_burst(RouteChoice *choice, bint in_turn) noexcept nogil:

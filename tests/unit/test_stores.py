@@ -481,6 +481,21 @@ def test_a_route_that_gains_less_has_to_win_more_trials(choices, gain, trials):
     assert bursts[:last_trial + 1].count(1) == trials
 
 
+@pytest.mark.parametrize("ns, calls", [(200, 3), (130, 3), (120, 8)])
+def test_a_trial_that_is_clearly_lost_ends_with_its_third_call(choices, ns, calls):
+    taken = choices.routes_taken(lambda route, _: (100, ns)[route], 200)
+    trials = [len(list(group)) for route, group in itertools.groupby(taken) if route == 1]
+    assert trials and set(trials) == {calls}
+
+
+def test_a_trial_with_two_slow_calls_goes_on(choices):
+    """As where arrays are read for the first time in their sender's memory."""
+    first = choices.routes_taken(lambda *_: 100, 200).index(1)
+    taken = choices.routes_taken(
+        lambda route, number: (100, 1000 if number < first + 2 else 50)[route], 200)
+    assert sum(taken[first:first + 8]) == 8 and set(taken[-8:]) == {1}
+
+
 def test_routes_that_take_the_same_time_stay(choices):
     taken = choices.routes_taken(lambda route, _: (100, 99)[route] * 10_000, 8000)
     assert taken.count(1) < 0.05 * 8000
