@@ -409,9 +409,11 @@ cdef int send_more(Exchange *exchange, Transfer *message) noexcept nogil:
     return AGAIN
 
 
-cdef inline void give_credit(Team *team, Stream *stream, int peer) noexcept nogil:
-    # Half a ring at a time: each store costs the sender a cache miss.
-    if stream.received % <uint64_t> (team.layout.stream_cells // 2) == 0:
+cdef inline void give_credit(Team *team, Stream *stream, int peer, bint ends) noexcept nogil:
+    """``ends``: that was the last of several pieces of a message."""
+    # Half a ring at a time: each store costs the sender a cache miss. A message may fill the whole
+    # ring; without the credit for its last pieces the next one would wait for its receiver.
+    if stream.received % <uint64_t> (team.layout.stream_cells // 2) == 0 or ends:
         store_release(credit_word(&team.layout, team.base, team.rank, peer), stream.received)
 
 
@@ -534,7 +536,8 @@ cdef int receive_more(Exchange *exchange, Transfer *message) noexcept nogil:
             store_release(credit_word(&team.layout, team.base, team.rank, message.peer),
                           stream.received)
         else:
-            give_credit(team, stream, message.peer)
+            give_credit(team, stream, message.peer,
+                        message.done == message.nbytes and message.done > piece)
         if message.done == message.nbytes:
             finish(stream, message)
             return DONE

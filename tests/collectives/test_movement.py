@@ -508,6 +508,28 @@ def test_a_sender_runs_ahead_only_as_far_as_its_ring(comm):
 
 
 @pytest.mark.one_node
+@pytest.mark.staged("messages in heaps need no ring")
+@pytest.mark.mpi(2, deadline=30)
+def test_a_message_that_fills_the_ring_leaves_once_the_one_before_was_read(comm_world):
+    """Whatever was sent before: credit for its last pieces does not wait for half a ring."""
+    cells = 8
+    with smcoll.Comm(comm_world, smcoll.Config(learn="off")) as comm:
+        comm.Barrier()
+        chunk = comm.explain("gather", 1 << 20).parameters["chunk_bytes"]
+        block = np.ones(cells * chunk // 8)
+        received = np.zeros((2, len(block))) if comm.rank == 0 else None
+        for _ in range(cells):
+            comm.Gather(np.ones(1), np.zeros(2) if comm.rank == 0 else None, 0)
+            comm.Gather(block, received, 0)
+            if comm.rank == 0:
+                comm_world.recv(source=1)
+            comm.Gather(block, received, 0)
+            if comm.rank == 1:
+                comm_world.send("left", 0)
+            comm.Barrier()
+
+
+@pytest.mark.one_node
 @pytest.mark.mpi(2, 3)
 def test_two_streams_changing_rooms_overwrite_nothing_unread(comm_world):
     """Messages of none to 40 chunks in both directions or in one, ranks late by turns."""
