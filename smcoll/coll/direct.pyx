@@ -10,13 +10,16 @@ staged one. The operands of the ranks are combined in the same order either way.
 Who writes what (protocol rule 1): rank r alone writes the r-th slice of every rank's result, after
 the first exchange (its owner is in the call) and before it enters the last one (its owner leaves
 the call after that). Operands of the r-th slice are read by rank r alone, before it writes the
-result there: so operand and result may be the same memory.
+result there: so operand and result may be the same memory. In an Allgather of two ranks each
+writes its own block's place in the other one's result, in the same time.
 """
 
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
-from smcoll.barrier cimport acquire_slot_waiting, advance_cursor, post_line, release_slot, wait_line
+from smcoll.barrier cimport (
+    acquire_slot_waiting, advance_cursor, line_in_exchange, post_line, release_slot, wait_line,
+)
 from smcoll.base.kernels cimport copy_result, reduce_operands, strip_bytes
 from smcoll.coll.allgather cimport (
     Gathering, pack_block, same_call, stream_results, unpack_block,
@@ -24,7 +27,7 @@ from smcoll.coll.allgather cimport (
 from smcoll.coll.all_read cimport allreduce_all_read
 from smcoll.coll.peer_buffers cimport (
     PeerBuffers, all_still_in_the_call, end_in_agreement, find, learn_buffers, own_offset,
-    publish_buffers, read_offset, still_in_the_call,
+    publish_buffers, read_buffers, read_offset, still_in_the_call,
 )
 from smcoll.coll.pipeline cimport (
     ALL_STORE, SECTION_STEPS, STEP_IN, STEP_RESULT, Call, Section, complete, heard, heard_all,
@@ -374,15 +377,23 @@ cdef inline bint is_staged(Call *call, int rank) noexcept nogil:
 
 
 cdef api int allgather_shared_heap(Call *call) noexcept nogil:
-    """Every rank copies all blocks out of the other ranks' arrays."""
+    """Every rank copies all blocks out of the other ranks' arrays.
+
+    Of two, each writes its block into the other's result. Far, around the caches: lines that their
+    owner has stored as programs do come slowly (docs/stores.md).
+    """
     cdef Gathering *blocks = <Gathering *> call.details
+    cdef PeerBuffers published
     cdef int rank, status
-    cdef bint somebody_stages = False
+    cdef bint somebody_stages = False, peer_writes = False
     stream_results(call, blocks)
-    status = exchange_blocks(call, blocks)
+    status = exchange_blocks(call, blocks, &published)
+    if status == DONE and call.team.size == 2:
+        status = write_own_block(call, blocks, &published, &peer_writes)
     if status != DONE:
         return status
-    copy_direct_blocks(call, blocks)
+    if not peer_writes:
+        copy_direct_blocks(call, blocks)
     if blocks.longest > OWN_FIRST:
         copy_own_block(call, blocks)
     for rank in range(call.team.size):
@@ -399,15 +410,22 @@ cdef api int allgather_shared_heap(Call *call) noexcept nogil:
     return end_in_agreement(call.team)
 
 
-cdef int exchange_blocks(Call *call, Gathering *blocks) noexcept nogil:
-    """Publish where our block lies and how long it is, and learn it from all."""
+cdef int exchange_blocks(Call *call, Gathering *blocks, PeerBuffers *buffers) noexcept nogil:
+    """Publish where our block lies and how long it is, and learn it from all.
+
+    Of two ranks also where the other one's block goes, and for how much there is room.
+    """
     cdef Team *team = call.team
-    cdef PeerBuffers buffers
-    cdef int i, rank, status
+    cdef int i, rank, status, other = 1 - team.rank
     buffers.send = buffers.recv = STAGED
+    buffers.room = 0
+    buffers.is_far = call.peer_is_far
     if blocks.send.runs == NULL:
         buffers.send = own_offset(team, blocks.send.address, blocks.send_bytes)
-    publish_buffers(team, &buffers, blocks.send_bytes, call.staged_by_all)
+    if team.size == 2 and blocks.recv[other].runs == NULL:
+        buffers.room = blocks.block[other]
+        buffers.recv = own_offset(team, blocks.recv[other].address, buffers.room)
+    publish_buffers(team, buffers, blocks.send_bytes, call.staged_by_all)
     call.sources[team.rank] = blocks.send.address if buffers.send != STAGED else NULL
     lengths(call)[team.rank] = blocks.send_bytes
     if blocks.longest <= OWN_FIRST:
@@ -423,6 +441,35 @@ cdef int exchange_blocks(Call *call, Gathering *blocks) noexcept nogil:
         if not same_call(team, blocks, rank, lengths(call)[rank]):
             return FAILED_MISMATCH
         fitting(&blocks.truncation, rank, lengths(call)[rank], blocks.block[rank])
+    return DONE
+
+
+cdef int write_own_block(Call *call, Gathering *blocks, const PeerBuffers *ours,
+                         bint *peer_writes) noexcept nogil:
+    """Of two ranks: if our block lies in our heap and the other one has published a place for it.
+
+    ``peer_writes``: whether the other one does the same. Both know both from what they published.
+    """
+    cdef Team *team = call.team
+    cdef PeerBuffers theirs
+    cdef size_t nbytes
+    cdef char *place
+    cdef int other = 1 - team.rank, status
+    cdef bint is_far
+    # Until we enter the last exchange: the other one's line stays as it is.
+    read_buffers(line_in_exchange(team, other), &theirs)
+    is_far = ours.is_far if team.rank == 0 else theirs.is_far
+    peer_writes[0] = call.sources[other] != NULL and ours.recv != STAGED
+    if call.sources[team.rank] == NULL or theirs.recv == STAGED:
+        return DONE
+    nbytes = min(blocks.send_bytes, theirs.room)
+    status = find(team, other, theirs.recv, nbytes, &place)
+    if status == DONE:
+        status = still_in_the_call(team, other)
+    if status != DONE:
+        return status
+    copy_result(place, blocks.send.address, nbytes, is_far or blocks.recv[other].streaming)
+    team.direct_bytes += nbytes
     return DONE
 
 

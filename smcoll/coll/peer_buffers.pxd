@@ -10,6 +10,9 @@ from smcoll.sync.team cimport Team
 cdef struct PeerBuffers:
     uint64_t send
     uint64_t recv
+    # In an Allgather of two ranks:
+    uint64_t room              # bytes at `recv`
+    uint64_t is_far            # on rank 0, which measures it: the other one's core
 
 
 cdef uint64_t own_offset(const Team *team, const void *address, size_t nbytes) noexcept nogil
@@ -42,3 +45,5 @@ cdef inline size_t read_chunk(const Line *line) noexcept nogil:
 cdef inline void read_buffers(const Line *line, PeerBuffers *buffers) noexcept nogil:
     buffers.send = load_relaxed(<const uint64_t *> line.payload)
     buffers.recv = load_relaxed(<const uint64_t *> line.payload + 1)
+    buffers.room = load_relaxed(<const uint64_t *> line.payload + 2)
+    buffers.is_far = load_relaxed(<const uint64_t *> line.payload + 3)

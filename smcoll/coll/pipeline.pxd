@@ -104,6 +104,7 @@ cdef struct Call:
     const void **sources       # scratch: `team.size` operands, and twice as much behind them
     bint holds_gil             # the calling thread has it, and a wait may give it up
     bint staged_by_all         # by all ranks, for this one says so: arrays in shared heaps, too
+    bint peer_is_far           # where rank 0 measures that: the other of two
     # ... and by the engine that carries it out.
     Team *team
     const Plan *plan

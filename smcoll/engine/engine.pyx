@@ -190,7 +190,7 @@ cdef class Engine:
         call.root = root
         call.sources = self.sources
         call.holds_gil = holds_gil
-        call.staged_by_all = False
+        call.staged_by_all = call.peer_is_far = False
 
     cdef reduction_kernel kernel_of(self, int op, int element_type) noexcept nogil:
         return reduction_kernel_for(op, element_type, self.instruction_set)

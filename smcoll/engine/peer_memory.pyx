@@ -7,8 +7,8 @@ from smcoll.base.signature cimport COLLECTIVES
 from smcoll.coll.peer_buffers cimport own_offset
 from smcoll.coll.pipeline cimport Call, has_own_kernels
 from smcoll.coll.routes cimport (
-    IN_PLACE_ROUTE, STAGED_ROUTE, RouteChoice, begin_long_by, describe_choice, new_choices,
-    route_class,
+    IN_PLACE_ROUTE, STAGED_ROUTE, RouteChoice, begin_long_by, describe_choice, is_far,
+    new_choices, route_class,
 )
 from smcoll.coll.streams cimport Transfer
 from smcoll.engine.member cimport Member
@@ -154,14 +154,15 @@ cdef class PeerMemory:
         return &self.heap_routes[collective][route_class(outgoing.nbytes)]
 
     cdef RouteChoice *choose_for_all(self, int collective, Call *call) noexcept nogil:
-        """On rank 0: say in the call whether all ranks stage its arrays. Returns what is to know
-        how long it takes; NULL: nothing."""
+        """On rank 0: say in the call whether all ranks stage its arrays, and how far the other one
+        of two is. Returns what is to know how long it takes; NULL: nothing."""
         cdef RouteChoice *choice
-        call.staged_by_all = False
+        call.staged_by_all = call.peer_is_far = False
         if (call.plan.algorithm != self.shared_heap[collective] or not has_own_kernels(call)
                 or own_offset(&self.member.team, call.send, call.nbytes) == STAGED):
             return NULL
         choice = &self.heap_routes[collective][route_class(call.nbytes)]
+        call.peer_is_far = is_far(choice)
         if self.member.team.tried_in == self.member.team.number:
             # Learning compares this algorithm with others (engine/learning): as it is used.
             call.staged_by_all = choice.found.taken == STAGED_ROUTE

@@ -196,11 +196,11 @@ MUTANTS = (
     Mutant("direct_sender_does_not_wait", "OWNER_DOES_NOT_WAIT",
            (Edit(STREAMS, "message.nbytes)\n            return AGAIN\n",
                  "message.nbytes)\n            return DONE\n"),), RETURNS),
-    Mutant("direct_receiver_does_not_wait_for_what_is_written", "-",
+    Mutant("direct_receiver_does_not_wait_for_what_is_written", "RECEIVER_DOES_NOT_WAIT",
            (Edit(STREAMS, """            if not was_written(exchange, message):
                 return AGAIN
 """, ""),), RETURNS),
-    Mutant("direct_written_before_it_is", "-",
+    Mutant("direct_written_before_it_is", "SAYS_SO_BEFORE_WRITING",
            (Edit(STREAMS, "    copy_result(place,", """\
     store_release(written_word(&team.layout, team.base, team.rank, message.peer), message.cell)
     copy_result(place,"""),), RETURNS),
@@ -214,6 +214,21 @@ MUTANTS = (
         half = call.nbytes         # the reader copies all of it
 """), Edit("smcoll/coll/direct.pyx", "    return end_in_agreement(team)\n", "    return DONE\n")),
            RETURNS),
+    Mutant("direct_allgather_closes_before_writing", "CLOSES_BEFORE_WRITING",
+           (Edit("smcoll/coll/direct.pyx", """    nbytes = min(blocks.send_bytes, theirs.room)
+""", """    status = end_in_agreement(team)
+    if status != DONE:
+        return status
+    nbytes = min(blocks.send_bytes, theirs.room)
+"""), Edit("smcoll/coll/direct.pyx", """            return status
+    return end_in_agreement(call.team)
+
+
+cdef int exchange_blocks""", """            return status
+    return DONE if peer_writes else end_in_agreement(call.team)
+
+
+cdef int exchange_blocks""")), RETURNS),
     Mutant("kernel_no_look_at_refusal", "NO_LOOK_AT_REFUSAL",
            (Edit(STREAMS, "    return message.address != 0 and message.cell == ",
                  "    return message.address == 1 and message.cell == "),),
