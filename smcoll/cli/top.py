@@ -143,7 +143,7 @@ def render(record: dict) -> Group:
     parts: list = []
     for one in record["communicators"]:
         title = one["name"] or f"a communicator without a name, {one['segment']}"
-        table = Table(title=f"{title}: {one['size']} ranks", title_justify="left")
+        table = Table(title=Text(f"{title}: {one['size']} ranks"), title_justify="left")
         for name in ("rank", "pid", "call", "what", "calls/s", "state"):
             table.add_column(name, justify="left" if name in ("what", "state") else "right")
         for rank in one["ranks"]:

@@ -379,8 +379,9 @@ cdef inline bint is_staged(Call *call, int rank) noexcept nogil:
 cdef api int allgather_shared_heap(Call *call) noexcept nogil:
     """Every rank copies all blocks out of the other ranks' arrays.
 
-    Of two, each writes its block into the other's result. Far, around the caches: lines that their
-    owner has stored as programs do come slowly (docs/stores.md).
+    Of two, each writes its block into the other's result. Where rank 0 has measured that they are
+    far, around the caches: lines that their owner has stored as programs do come slowly
+    (docs/stores.md).
     """
     cdef Gathering *blocks = <Gathering *> call.details
     cdef PeerBuffers published

@@ -60,8 +60,8 @@ cdef tuple describe_choice(const RouteChoice *choice, tuple names)
 # Which begins with this route.
 cdef void begin_choice(RouteChoice *choice, int route, uint32_t phase) noexcept nogil
 cdef void begin_by(RouteChoice *choice, int route) noexcept nogil
-cdef void note_call(Team *team, RouteChoice *choice, bint alone) noexcept nogil
-cdef void add_call(RouteChoice *choice, int64_t now, bint in_turn) noexcept nogil
+cdef void note_call(Team *team, RouteChoice *choice, bint alone, bint together) noexcept nogil
+cdef void add_call(RouteChoice *choice, int64_t now, bint in_turn, bint together) noexcept nogil
 # The distance has changed; before, a line took so long.
 cdef void change_distance(RouteChoice *choice, int64_t line_ns) noexcept nogil
 cdef int route_class(size_t nbytes) noexcept nogil

@@ -148,14 +148,18 @@ cdef void begin_by(RouteChoice *choice, int route) noexcept nogil:
         choice.found.taken = choice.tried = route
 
 
-cdef void note_call(Team *team, RouteChoice *choice, bint alone) noexcept nogil:
-    """A call by the route ``tried`` has ended. ``alone``: no other rank measures it."""
+cdef void note_call(Team *team, RouteChoice *choice, bint alone, bint together) noexcept nogil:
+    """A call by the route ``tried`` has ended.
+
+    ``alone``: no other rank measures it; ``together``: others hand out messages in it, and try for
+    themselves.
+    """
     cdef uint32_t moves = choice.distance.moves
     cdef int64_t line_ns = choice.distance.line_ns
     # Ranks count such calls alike, so they are in turn at different ones.
     cdef bint in_turn = alone or (
         choice.ends // TURN_CALLS % <uint64_t> team.size == <uint64_t> team.rank)
-    add_call(choice, monotonic_ns(), in_turn)
+    add_call(choice, monotonic_ns(), in_turn, together)
     # Where ranks share cores, the line comes from who was last on this one.
     if (choice.calls == 0 or choice.distance.unlike != 0) and not team.oversubscribed:
         look_at_distance(team, &choice.distance)
@@ -163,10 +167,11 @@ cdef void note_call(Team *team, RouteChoice *choice, bint alone) noexcept nogil:
             change_distance(choice, line_ns)
 
 
-cdef void add_call(RouteChoice *choice, int64_t now, bint in_turn) noexcept nogil:
+cdef void add_call(RouteChoice *choice, int64_t now, bint in_turn, bint together) noexcept nogil:
     """A call by the route ``tried`` has ended ``now``, in ns.
 
-    ``in_turn``: this rank may measure the other route out of the ordinary.
+    ``in_turn``: this rank may measure the other route out of the ordinary; ``together``: see
+    ``note_call``.
     """
     cdef int at = <int> choice.calls
     cdef int64_t before = choice.ended, ns = now - before
@@ -178,7 +183,8 @@ cdef void add_call(RouteChoice *choice, int64_t now, bint in_turn) noexcept nogi
             at -= 1
         choice.sample[at] = ns
         choice.calls += 1
-        if choice.calls == ENOUGH_TO_LOSE and is_lost(choice):
+        # (Together, the first calls of a trial may be mixed ones: the others begin some later.)
+        if choice.calls == ENOUGH_TO_LOSE and not together and is_lost(choice):
             # The burst's other calls go by the route in use, and don't count.
             choice.found.ns[choice.tried] = choice.sample[ENOUGH_TO_LOSE // 2]
             end_trial(choice, choice.ends // BURST_CALLS + 1)

@@ -4,7 +4,7 @@
 cdef enum:
     NOBODY = -1
 
-# The first one of a call.
+# One of a call, mostly the first.
 cdef struct Truncation:
     int sender                 # NOBODY: all messages have fit
     size_t nbytes, room

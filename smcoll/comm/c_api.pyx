@@ -22,7 +22,7 @@ from smcoll.buffers.buffers cimport Specification, code_of_type
 from smcoll.coll.allgather cimport Gathering
 from smcoll.coll.reduce_scatter cimport Partition
 from smcoll.coll.truncation cimport NOBODY
-from smcoll.comm.movement cimport move_rooted, move_to_all
+from smcoll.comm.movement cimport check_truncated, move_rooted, move_to_all
 from smcoll.datatype.convertor cimport Convertor, start_convertor
 from smcoll.datatype.operations cimport code_of_op
 from smcoll.engine.engine cimport Engine
@@ -229,7 +229,7 @@ cdef int gather_for_all(Engine engine, const Request *request) except -1 nogil:
     free(convertors)
     if path == CARRIED_OUT and all.truncation.sender != NOBODY:
         with gil:
-            raise MPI.Exception(MPI.ERR_TRUNCATE)
+            check_truncated(&all.truncation)
     return path
 
 

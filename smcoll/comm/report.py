@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from mpi4py import MPI
 
+from smcoll.mpi.names import name_of
+
 _world = MPI.COMM_WORLD    # kept: install() rebinds the name
 
 
@@ -27,7 +29,7 @@ class Report:
         """One line for a communicator that is about to be used, by its rank 0."""
         self.rank = _world.Get_rank()    # while MPI is surely alive
         if comm.Get_rank() == 0:
-            name = comm.Get_name()
+            name = name_of(comm)
             _print(f"smcoll: communicator {name + ' ' if name else ''}of {comm.Get_size()} "
                    f"rank{'s' if comm.Get_size() > 1 else ''}{_in_world(comm)}: {reason}")
 

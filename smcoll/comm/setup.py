@@ -25,6 +25,7 @@ from smcoll.memory import cross_memory, heap, heap_arrays
 from smcoll.memory.budget import budget
 from smcoll.mpi import progress
 from smcoll.mpi.agreement import attempt, fits, gather, problem_of, this_thread
+from smcoll.mpi.names import name_of
 from smcoll.segment import NONCE_BYTES, Mapping, remove_stale
 from smcoll.sync.domains import Domains
 from smcoll.topology import domains, node, sysfs
@@ -234,7 +235,7 @@ def _spanning_engine(comm: MPI.Intracomm, config: Config, facts: list[dict], ins
     try:
         hidden, tag = hidden_communicator(comm, gather, facts[0]["nonce"])
         neighbours = MPI.Intracomm.Split(comm, mine, rank)
-        neighbours.Set_name(comm.Get_name())    # tools show it
+        neighbours.Set_name(name_of(comm))    # tools show it
     except MPI.Exception as error:
         # On all ranks alike: MPI has no context id left.
         return None, f"MPI makes no further communicator: {error}"[:400]
@@ -362,7 +363,7 @@ def _build(comm, mapping: Mapping, nonce: bytes, kinds: list[str]) -> tuple[str 
     if rank == 0:
         if kinds[0] == "shm":
             remove_stale()
-        problem = problem_of(0, lambda: mapping.create(nonce, kinds[0], comm.Get_name()))
+        problem = problem_of(0, lambda: mapping.create(nonce, kinds[0], name_of(comm)))
         created = {"name": mapping.name, "kinds": kinds, "problem": problem}
     created = gather(comm, created)[0]
     kind, *left = created["kinds"]

@@ -16,6 +16,7 @@ from smcoll.config import Config
 from smcoll.errors import FORKED, Error, SegmentError, TopologyError
 from smcoll.mpi import uncaught
 from smcoll.mpi.finalize import LEAVE, before_the_end, call_each
+from smcoll.mpi.names import name_of
 from smcoll.sync import waiting_report
 
 # The objects themselves: install() rebinds the names.
@@ -63,7 +64,7 @@ cdef class State:
         for tell in when_made:
             tell(comm)
         _live_states.add(self)
-        self.name = comm.Get_name()
+        self.name = name_of(comm)
         if self.config.verbose:
             _report.announce(comm, self.reason)
         uncaught.arrange()

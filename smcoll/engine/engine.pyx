@@ -132,7 +132,9 @@ cdef class Engine:
                 if self.exchange_blocks(blocks) == CARRIED_OUT:
                     return CARRIED_OUT
             may_send = False       # the data regions may be there
-        self.fill_call(&call, blocks.send.address, NULL, blocks.longest, 1, NULL, 0, holds_gil)
+        # The other of two ranks may write there: for a call that fails (`heap_keep`).
+        self.fill_call(&call, blocks.send.address, blocks.recv[(self.rank + 1) % self.size].address,
+                       blocks.longest, 1, NULL, 0, holds_gil)
         path = self.carry_out(collective,
                               signature_of(collective, NO_OPERATION, NO_TYPE, plan, 0),
                               &call, plan, blocks)

@@ -6,7 +6,9 @@ from libc.stdint cimport SIZE_MAX
 from libc.stdlib cimport free
 
 from smcoll.barrier cimport agrees_on_bytes
-from smcoll.base.signature cimport COLLECTIVE_ALLTOALL, COLLECTIVE_GATHER, COLLECTIVES
+from smcoll.base.signature cimport (
+    COLLECTIVE_ALLTOALL, COLLECTIVE_GATHER, COLLECTIVE_SCATTER, COLLECTIVES,
+)
 from smcoll.buffers.messages cimport Messages
 from smcoll.coll.routes cimport (
     AROUND_CACHES, IN_PLACE_ROUTE, THROUGH_CACHES, RouteChoice, begin_by, describe_choice, is_far,
@@ -85,6 +87,10 @@ cdef class Exchanges:
             if choice != NULL:
                 in_heap = choice.tried == IN_PLACE_ROUTE
                 receiver_is_far = is_far(choice)
+                if in_heap and collective == COLLECTIVE_ALLTOALL:
+                    # Which way is faster at first depends on how much of the caches others leave
+                    # us: so the two routes differ in it, and the faster one is found.
+                    streaming = result >= 2 * self.team.streaming_from[collective]
                 may_be_read = False
             else:
                 may_be_read = self.peers.may_be_read(collective, messages.outgoing,
@@ -97,7 +103,8 @@ cdef class Exchanges:
                 streaming = choice.tried == AROUND_CACHES
         status = self.run(messages, collective, may_be_read, in_heap, streaming, receiver_is_far)
         if choice != NULL:
-            note_call(self.team, choice, False)
+            note_call(self.team, choice, False, collective != COLLECTIVE_SCATTER
+                      and collective != COLLECTIVE_GATHER)
         if status == DONE and messages.agreed > 0:
             status = self.compared(messages)
         return status
@@ -144,9 +151,11 @@ cdef class Exchanges:
             messages.incoming[i].convertor.streaming = streaming
         if exchange.may_be_written:
             for i in range(messages.sends):
-                # (The result's length is taken to be that of equal blocks.)
-                messages.outgoing[i].convertor.streaming = (
-                    receiver_is_far or messages.outgoing[i].nbytes * self.team.size
+                # (The receiver's result is taken to be as long as ours, in a Gather to be that of
+                # equal blocks.)
+                messages.outgoing[i].convertor.streaming = receiver_is_far or (
+                    streaming if collective == COLLECTIVE_ALLTOALL
+                    else messages.outgoing[i].nbytes * self.team.size
                     >= self.team.streaming_from[collective])
         messages.own_place.streaming = streaming
         begin_exchange(&exchange)

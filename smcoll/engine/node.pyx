@@ -126,7 +126,7 @@ cdef class NodeEngine(Engine):
         if entered != 0:
             self.learner.depart(entered)
         if choice != NULL:
-            note_call(self.team, choice, True)
+            note_call(self.team, choice, True, False)
         finished(tally, start, self.team.direct_bytes)
         if status != DONE:
             self.peers.keep(call.send)

@@ -474,3 +474,10 @@ def test_a_dropped_communicator_can_be_found_again(comm_world, parent):
     check(again)
     assert again.engine.config.segments == SETTINGS["segments"]
     plain.Free()
+
+
+@pytest.mark.mpi(2)
+def test_a_name_that_the_mpi_cuts_within_a_character_does_no_harm(comm_world):
+    with smcoll.Comm(comm_world) as comm:
+        comm.Set_name("é" * MPI.MAX_OBJECT_NAME)
+        assert comm.allreduce(1) == comm.size

@@ -551,24 +551,28 @@ def test_what_a_rank_changes_after_it_gave_up_is_not_taken_for_data(comm_world, 
 
 @pytest.mark.one_node
 @pytest.mark.mpi(2)
-def test_memory_of_a_call_that_failed_is_not_used_again(comm_world):
+@pytest.mark.parametrize("collective", ["Allreduce", "Allgather"])
+def test_memory_of_a_call_that_failed_is_not_used_again(comm_world, collective):
     """Rank 1, which has not noticed yet, would write its part of the result there."""
     comm = smcoll.Comm(comm_world, IMPATIENT)
+    call = getattr(comm, collective)
     # A size that nothing else has: what is freed is what is taken next.
-    send, recv = smcoll.zeros(LARGE + 3 * PAGE), smcoll.zeros(LARGE + 3 * PAGE)
-    comm.Allreduce(send, recv)
+    send, recv = smcoll.zeros(LARGE + 3 * PAGE), smcoll.zeros(2 * (LARGE + 3 * PAGE))
+    if collective == "Allreduce":
+        recv = recv[:len(send)]
+    call(send, recv)
     if comm.rank == 0:
         with pytest.raises(smcoll.WaitTimeout):
-            comm.Allreduce(send, recv[:])
+            call(send, recv[:])
         addresses = {send.ctypes.data, recv.ctypes.data}
         del send, recv
         gc.collect()
-        others = [smcoll.zeros(LARGE + 3 * PAGE) for _ in range(4)]
+        others = [smcoll.zeros(count * (LARGE + 3 * PAGE)) for count in (1, 2) for _ in range(4)]
         assert not addresses & {other.ctypes.data for other in others}
     comm_world.Barrier()
     if comm.rank == 1:
         with pytest.raises(smcoll.Error):
-            comm.Allreduce(send, recv)
+            call(send, recv)
     comm.Free()
 
 

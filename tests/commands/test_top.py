@@ -25,7 +25,7 @@ STUCK = """
     from mpi4py import MPI
     import smcoll
     comm = smcoll.Comm(MPI.COMM_WORLD)
-    comm.Set_name("the whole")
+    comm.Set_name("the whole [/of it]")
     idle = smcoll.Comm(MPI.COMM_WORLD)
     comm.Allreduce(np.ones(4), np.ones(4))
     idle.Barrier()
@@ -109,7 +109,8 @@ def test_top_shows_who_waits_for_whom(stuck):
         result = top(pid, "--json", "--no-stacks")
         assert result.returncode == 0, result.stderr
         record = json.loads(result.stdout)
-        assert [one["name"] for one in record["communicators"]] == ["the whole", ""]
+        assert [one["name"] for one in record["communicators"]] == [
+            "the whole [/of it]", ""]
         ranks = record["communicators"][0]["ranks"]
         assert [rank["pid"] for rank in ranks] == pids
         assert [rank["state"] for rank in ranks] == ["waiting", "outside", "waiting"]
@@ -124,7 +125,7 @@ def test_top_shows_who_waits_for_whom(stuck):
     time.sleep(0.1)
     table = top(pids[0], "--no-stacks")
     os.kill(pids[1], signal.SIGCONT)
-    assert "the whole: 3 ranks" in table.stdout
+    assert "the whole [/of it]: 3 ranks" in table.stdout
     assert "waiting for rank 1" in table.stdout and "stopped, outside" in table.stdout
     assert "ranks 0 and 2 wait in the end for rank 1" in table.stdout
 

@@ -140,7 +140,7 @@ def classes_of_routes(sizes):
     return [route_class(nbytes) for nbytes in sizes], <int> SMALLEST_ROUTED
 
 
-def routes_taken(ns, int calls, moves_at=(), lines=None):
+def routes_taken(ns, int calls, moves_at=(), lines=None, bint together=False):
     """The routes of so many calls that take ``ns(route, number)`` each.
 
     ``moves_at``: with these calls the distance of the cores is another one. ``lines``: how many ns
@@ -159,7 +159,7 @@ def routes_taken(ns, int calls, moves_at=(), lines=None):
             notice_distance(&choice, line_at[number])
         routes.append(choice.tried)
         now += <int64_t> ns(choice.tried, number)
-        add_call(&choice, now, True)
+        add_call(&choice, now, True, together)
     return routes
 
 
@@ -182,7 +182,7 @@ def routes_of_two_ranks(ns, int calls, moves_at=(-1, -1)):
         routes.append(tried)
         now += <int64_t> ns(*tried, number)
         for rank in range(2):
-            add_call(&choices[rank], now, number // TURN_CALLS % 2 == rank)
+            add_call(&choices[rank], now, number // TURN_CALLS % 2 == rank, True)
     return routes
 
 
@@ -199,7 +199,7 @@ def routes_in_one_loop(kinds, ns, int calls):
         routes.append((choices[0][<int> kinds[0][1]].tried, choices[1][<int> kinds[1][1]].tried))
         for i in range(2):
             now += <int64_t> ns[i][routes[number][i]]
-            add_call(&choices[i][<int> kinds[i][1]], now, True)
+            add_call(&choices[i][<int> kinds[i][1]], now, True, False)
     for i in range(2):
         free(choices[i])
     return routes

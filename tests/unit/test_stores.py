@@ -486,6 +486,9 @@ def test_a_trial_that_is_clearly_lost_ends_with_its_third_call(choices, ns, call
     taken = choices.routes_taken(lambda route, _: (100, ns)[route], 200)
     trials = [len(list(group)) for route, group in itertools.groupby(taken) if route == 1]
     assert trials and set(trials) == {calls}
+    taken = choices.routes_taken(lambda route, _: (100, ns)[route], 200, together=True)
+    trials = [len(list(group)) for route, group in itertools.groupby(taken) if route == 1]
+    assert trials and set(trials) == {8}
 
 
 def test_a_trial_with_two_slow_calls_goes_on(choices):
