@@ -30,7 +30,6 @@ class Attached:
         self.name = name
         self.key = key
         self.observation = Observation(descriptor)
-        self.title = self.observation.title
 
     def look(self) -> list[RankView]:
         """Every rank of the communicator, now."""

@@ -130,8 +130,8 @@ def communicator(mapping: attach.Attached, before: list[RankView], elapsed: floa
         ranks.append(as_record(view) | {
             "process": kernel, "words": words,
             "calls_per_second": round((view.call - old.call) / elapsed, 1)})
-    record = {"name": mapping.title, "segment": mapping.name, "size": len(views), "ranks": ranks,
-              "summary": summary(views)}
+    record = {"name": mapping.observation.title, "segment": mapping.name, "size": len(views),
+              "ranks": ranks, "summary": summary(views)}
     if stacks:
         found = {view.rank: attach.python_stack(view.pid) for view in missing(views)}
         record["stacks"] = {rank: text for rank, text in found.items() if text}

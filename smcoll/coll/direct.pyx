@@ -11,7 +11,7 @@ Who writes what (protocol rule 1): rank r alone writes the r-th slice of every r
 the first exchange (its owner is in the call) and before it enters the last one (its owner leaves
 the call after that). Operands of the r-th slice are read by rank r alone, before it writes the
 result there: so operand and result may be the same memory. In an Allgather of two ranks each
-writes its own block's place in the other one's result, in the same time.
+writes its own block into the other one's result, between the same two exchanges.
 """
 
 from libc.stdint cimport uint64_t

@@ -10,7 +10,7 @@ cdef struct Truncation:
     size_t nbytes, room
 
 
-# How much of a message there is room for.
+# How much of a message there is room for; remembers one that is too long.
 cdef inline size_t fitting(Truncation *truncation, int sender, size_t nbytes,
                            size_t room) noexcept nogil:
     if nbytes <= room:

@@ -88,8 +88,9 @@ cdef class Exchanges:
                 in_heap = choice.tried == IN_PLACE_ROUTE
                 receiver_is_far = is_far(choice)
                 if in_heap and collective == COLLECTIVE_ALLTOALL:
-                    # Which way is faster at first depends on how much of the caches others leave
-                    # us: so the two routes differ in it, and the faster one is found.
+                    # Around the caches or through them: which is faster depends on how much of them
+                    # other processes leave. So the two routes differ in it, and the faster one is
+                    # found (docs/notebook-heap.md).
                     streaming = result >= 2 * self.team.streaming_from[collective]
                 may_be_read = False
             else:
